@@ -1,0 +1,1 @@
+"""The local HTTP API: thin translations, nothing else."""

@@ -1,0 +1,1 @@
+"""Warm images: what is wanted, what fits, what is pulled, what is pinned."""

@@ -1,0 +1,1 @@
+"""References, credentials and a small client of the distribution protocol."""

@@ -1,0 +1,157 @@
+"""What the rest of the daemon may ask of a container runtime.
+
+Two implementations pass one conformance suite (tests/conformance): real containerd (`runtime.containerd`) and the
+in-memory one (`runtime.memory`). All calls raise the errors of `stokerd.errors` (RuntimeFailure and its subclasses)
+and nothing else; every call has a deadline of its own. Objects are those of containerd's namespace ``k8s.io``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from stokerd.runtime.types import (
+    ContentInfo,
+    CriImage,
+    ImageEvent,
+    ImageFs,
+    ImageRecord,
+    Ingest,
+    Lease,
+    LeaseResource,
+    RegistryAuth,
+    RuntimeInfo,
+    SnapshotInfo,
+    Usage,
+)
+
+
+class CriImages(Protocol):
+    """The image half of CRI v1."""
+
+    async def pull(self, ref: str, *, auth: RegistryAuth | None = None, lease: str | None = None) -> str:
+        """Pull *ref* and return the image id. Runs until the pull ends; cancelling the task cancels the pull.
+
+        With *lease*, all content, ingests and snapshots of the pull are held by that lease, so that they outlive a
+        broken pull and can be found, resumed and removed again.
+        """
+        ...
+
+    async def status(self, ref: str) -> CriImage | None:
+        """Return what CRI knows of *ref* (name, digest reference or id), None when it knows nothing."""
+        ...
+
+    async def list(self) -> tuple[CriImage, ...]: ...
+
+    async def remove(self, ref: str) -> None:
+        """Remove the image and all its names; removing what is not there succeeds."""
+        ...
+
+    async def fs_info(self) -> ImageFs: ...
+
+
+class ContentStore(Protocol):
+    """containerd's content store."""
+
+    async def info(self, digest: str) -> ContentInfo | None: ...
+
+    async def list(self) -> tuple[ContentInfo, ...]: ...
+
+    async def read(self, digest: str, *, limit: int = 8 << 20) -> bytes:
+        """Return a whole small blob; RuntimeInvalid when it is larger than *limit* bytes."""
+        ...
+
+    async def ingests(self) -> tuple[Ingest, ...]: ...
+
+    async def abort(self, ref: str) -> None:
+        """Throw an unfinished ingest away; one that is not there is no error."""
+        ...
+
+    async def delete(self, digest: str) -> None: ...
+
+
+class ImageStore(Protocol):
+    """containerd's own image records, beneath CRI."""
+
+    async def get(self, name: str) -> ImageRecord | None: ...
+
+    async def list(self) -> tuple[ImageRecord, ...]: ...
+
+    async def set_labels(self, name: str, labels: Mapping[str, str | None]) -> ImageRecord:
+        """Set (str) or clear (None) the labels named; others stay."""
+        ...
+
+    async def delete(self, name: str, *, sync: bool = True) -> None:
+        """Delete the record; with *sync*, return when the garbage collector has run. Absent is no error."""
+        ...
+
+
+class Snapshots(Protocol):
+    """The node's snapshotter (`RuntimeInfo.snapshotter`)."""
+
+    async def stat(self, name: str) -> SnapshotInfo | None: ...
+
+    async def list(self) -> tuple[SnapshotInfo, ...]: ...
+
+    async def usage(self, name: str) -> Usage | None:
+        """Space of one snapshot itself. For an active one this walks its files: not for tight loops."""
+        ...
+
+
+class Leases(Protocol):
+    """containerd's leases."""
+
+    async def create(self, lease_id: str, labels: Mapping[str, str]) -> Lease:
+        """Create the lease; RuntimeAlreadyExists when the id is taken."""
+        ...
+
+    async def list(self) -> tuple[Lease, ...]: ...
+
+    async def resources(self, lease_id: str) -> tuple[LeaseResource, ...]:
+        """Return what the lease holds; RuntimeNotFound when there is no such lease."""
+        ...
+
+    async def delete(self, lease_id: str, *, sync: bool = True) -> None:
+        """Delete the lease; with *sync*, return when what it alone held is gone. Absent is no error."""
+        ...
+
+
+class Events(Protocol):
+    """containerd's event stream."""
+
+    def images(self) -> AsyncIterator[ImageEvent]:
+        """Yield image events from now on, until the stream breaks (RuntimeUnavailable) or the caller stops."""
+        ...
+
+
+class Runtime(Protocol):
+    """Everything together, over one connection."""
+
+    @property
+    def cri(self) -> CriImages: ...
+    @property
+    def content(self) -> ContentStore: ...
+    @property
+    def images(self) -> ImageStore: ...
+    @property
+    def snapshots(self) -> Snapshots: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def events(self) -> Events: ...
+
+    async def probe(self) -> RuntimeInfo:
+        """Find out afresh what is behind the socket."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when CRI answers; raise RuntimeUnavailable or RuntimeTimeout otherwise."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class RuntimeFactory(Protocol):
+    """How main.py gets a runtime: finds the endpoint and connects."""
+
+    async def connect(self, candidates: Sequence[str]) -> Runtime: ...
