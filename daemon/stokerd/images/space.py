@@ -1,0 +1,223 @@
+"""Disk budget: what an image will take on containerd's file system, and whether that fits. Pure.
+
+While a layer is pulled, its compressed blob and its unpacked snapshot both stay on the disk (containerd keeps blobs
+unless told otherwise), so the need of an image is the sum of both over the layers that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stokerd.errors import StokerError
+from stokerd.images.manifests import Compression, Manifest, compression_of
+from stokerd.runtime.types import Usage
+
+_MIB = 1 << 20
+SAMPLE_WEIGHT_LIMIT = 8 << 30
+"""Compressed bytes after which older samples fade: the learned ratio follows what the node pulls these days."""
+
+
+class DiskTooSmall(StokerError):
+    """The image does not fit, or free space fell under the floor while it was pulled."""
+
+    reason = "DiskTooSmall"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """State of the file system that holds containerd's root: bytes and inodes that root may still use.
+
+    ``total_inodes`` is 0 where the file system makes inodes as it needs them (btrfs, some xfs).
+    """
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    total_inodes: int
+    free_inodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """What must stay free: ``reserve`` when a pull is planned, ``floor`` at every moment while one runs."""
+
+    reserve_bytes: int
+    reserve_inodes: int
+    floor_bytes: int
+    floor_inodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How layers of one compression grow: sums over what was seen, so that a big layer counts for more."""
+
+    compressed_bytes: int
+    unpacked_bytes: int
+    inodes: int
+
+    def unpacked(self, compressed: int) -> Usage:
+        """Estimate bytes and inodes of *compressed* bytes once unpacked."""
+        base = max(self.compressed_bytes, 1)
+        return Usage(-(-compressed * self.unpacked_bytes // base), -(-compressed * self.inodes // base))
+
+    def learned(self, compressed: int, unpacked: Usage) -> Ratio:
+        """Return the ratio with one more layer counted in."""
+        kept = self
+        if self.compressed_bytes > SAMPLE_WEIGHT_LIMIT:
+            kept = Ratio(self.compressed_bytes // 2, self.unpacked_bytes // 2, self.inodes // 2)
+        return Ratio(
+            kept.compressed_bytes + compressed, kept.unpacked_bytes + unpacked.bytes, kept.inodes + unpacked.inodes
+        )
+
+
+DEFAULT_RATIOS: Mapping[Compression, Ratio] = {
+    "gzip": Ratio(64 * _MIB, 128 * _MIB, 3200),
+    "zstd": Ratio(64 * _MIB, 144 * _MIB, 3600),
+    "none": Ratio(64 * _MIB, 64 * _MIB, 1600),
+    "unknown": Ratio(64 * _MIB, 144 * _MIB, 3600),
+}
+"""Before a node has seen images of its own: twice the compressed size, and 25 inodes a MiB unpacked. On the low side,
+since an image that is refused wrongly is worse than one that the floor stops: the latter is cleaned up, and learned from.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is still to be written, in bytes and inodes."""
+
+    download_bytes: int = 0
+    unpack_bytes: int = 0
+    unpack_inodes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.download_bytes + self.unpack_bytes
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            self.download_bytes + other.download_bytes,
+            self.unpack_bytes + other.unpack_bytes,
+            self.unpack_inodes + other.unpack_inodes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What of an image is on the node.
+
+    ``blobs``: digests in the content store; ``partial``: bytes of unfinished ingests by digest; ``unpacked``: how many
+    layers, lowest first, have their committed snapshot; ``growing``: bytes of the snapshot being unpacked now.
+    """
+
+    blobs: frozenset[str] = frozenset()
+    partial: Mapping[str, int] = field(default_factory=dict)
+    unpacked: int = 0
+    growing: int = 0
+
+
+def missing_need(
+    manifest: Manifest,
+    presence: Presence,
+    ratios: Mapping[Compression, Ratio],
+    known: Mapping[str, Usage] | None = None,
+) -> Need:
+    """Return what pulling and unpacking the missing part of *manifest* will write.
+
+    A layer whose snapshot is there is neither fetched nor unpacked again. ``known`` has exact unpacked sizes by layer
+    digest, from earlier pulls; other layers are estimated.
+    """
+    download = unpack_bytes = unpack_inodes = 0
+    counted: set[str] = set()
+    for position, layer in enumerate(manifest.layers):
+        if position < presence.unpacked:
+            continue
+        if layer.digest not in presence.blobs and layer.digest not in counted:
+            download += max(layer.size - presence.partial.get(layer.digest, 0), 0)
+            counted.add(layer.digest)
+        usage = (known or {}).get(layer.digest) or ratios[compression_of(layer.media_type)].unpacked(layer.size)
+        unpack_bytes += usage.bytes
+        unpack_inodes += usage.inodes
+    return Need(download, max(unpack_bytes - presence.growing, 0), unpack_inodes)
+
+
+def union_need(
+    images: Sequence[tuple[Manifest, Presence]],
+    ratios: Mapping[Compression, Ratio],
+    known: Mapping[str, Usage] | None = None,
+) -> Need:
+    """Return the need of several images together: a layer that they share is counted once.
+
+    A shared layer is recognised by its digest; what lies beneath it is assumed to be shared too, as it is with images
+    built on one base.
+    """
+    total = Need()
+    seen: set[str] = set()
+    for manifest, presence in images:
+        fresh = tuple(layer for layer in manifest.layers[presence.unpacked :] if layer.digest not in seen)
+        seen.update(layer.digest for layer in fresh)
+        total += missing_need(replace(manifest, layers=fresh), replace(presence, unpacked=0), ratios, known)
+    return total
+
+
+def check_fits(name: str, need: Need, filesystem: FileSystem, margins: Margins, promised: Need | None = None) -> None:
+    """Raise DiskTooSmall, with the numbers, when *need* does not fit beside what running pulls will still write."""
+    others = promised or Need()
+    free = filesystem.free_bytes - others.bytes - margins.reserve_bytes
+    if need.bytes > free:
+        raise DiskTooSmall(
+            f"{name} needs {human(need.bytes)} ({human(need.download_bytes)} to download, about "
+            f"{human(need.unpack_bytes)} unpacked), but {filesystem.path} has {human(filesystem.free_bytes)} free"
+            f"{_others(others)}, of which {human(margins.reserve_bytes)} are kept in reserve: "
+            f"needed {need.bytes} bytes, available {max(free, 0)} bytes",
+            hint="remove images (stoker image ls, stoker image rm), or make the file system larger",
+        )
+    if filesystem.total_inodes == 0:
+        return
+    free_inodes = filesystem.free_inodes - others.unpack_inodes - margins.reserve_inodes
+    if need.unpack_inodes > free_inodes:
+        raise DiskTooSmall(
+            f"{name} needs about {need.unpack_inodes} inodes, but {filesystem.path} has {filesystem.free_inodes} free, "
+            f"of which {margins.reserve_inodes} are kept in reserve: needed {need.unpack_inodes} inodes, "
+            f"available {max(free_inodes, 0)} inodes",
+            hint="the file system has too many small files for its size; make it anew with more inodes (mkfs -N)",
+        )
+
+
+def check_floor(name: str, filesystem: FileSystem, margins: Margins) -> None:
+    """Raise DiskTooSmall when a running pull has to stop because the disk is nearly full."""
+    if filesystem.free_bytes < margins.floor_bytes:
+        raise DiskTooSmall(
+            f"stopped pulling {name}: {filesystem.path} has only {human(filesystem.free_bytes)} "
+            f"({filesystem.free_bytes} bytes) free, under the floor of {human(margins.floor_bytes)} "
+            f"({margins.floor_bytes} bytes)",
+            hint="something else fills this file system; free space on it",
+        )
+    if filesystem.total_inodes and filesystem.free_inodes < margins.floor_inodes:
+        raise DiskTooSmall(
+            f"stopped pulling {name}: {filesystem.path} has only {filesystem.free_inodes} inodes free, under the "
+            f"floor of {margins.floor_inodes}",
+            hint="something else fills this file system with small files",
+        )
+
+
+def sum_needs(needs: Iterable[Need]) -> Need:
+    """Return all *needs* together."""
+    total = Need()
+    for need in needs:
+        total += need
+    return total
+
+
+def human(size: int) -> str:
+    """Return bytes for people: ``1.5 GiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _others(others: Need) -> str:
+    return f" and {human(others.bytes)} of it promised to pulls that run" if others.bytes else ""
