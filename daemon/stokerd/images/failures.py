@@ -1,8 +1,8 @@
 """What a failed pull means. Pure.
 
 containerd hands a pull's failure over as one line of nested text, with a gRPC status that says little and differs from
-version to version. The table below turns that line into a stable reason, says whether another attempt can help, and what
-to do. Its lines are held against the messages of three generations of containerd by tests on real ones.
+version to version. The table below turns that line into a stable reason, says whether another attempt can help, and
+what to do. Its lines are held against the messages of three generations of containerd by tests on real ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ class _Rule:
 
 
 def _rule(
-    reason: str, pattern: str, hint: str = "", *, retryable: bool = False, auth: bool = False, limited: bool = False
+    reason: str,
+    pattern: str,
+    hint: str = "",
+    *,
+    retryable: bool = False,
+    auth: bool = False,
+    limited: bool = False,
 ) -> _Rule:
     return _Rule(reason, re.compile(pattern, re.IGNORECASE), hint, retryable, auth, limited)
 
@@ -89,7 +95,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "TlsFailed",
         r"x509:|tls: |certificate|HTTP response to HTTPS client|handshake failure",
-        "add the registry's CA to hosts.toml, or, for a plain http registry, its server = \"http://...\"",
+        'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
     ),
     _rule(
         "UnknownHost",
@@ -112,16 +118,16 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "RegistryUnavailable",
-        r"\b5\d\d (?:internal|bad gateway|service|gateway|http version|insufficient|bandwidth|network)|status(?: code)?[: ]+5\d\d"
-        r"|: 5\d\d\b",
+        r"\b5\d\d (?:internal|bad gateway|service|gateway|http version|insufficient|bandwidth|network)"
+        r"|status(?: code)?[: ]+5\d\d|: 5\d\d\b",
         "the registry itself fails",
         retryable=True,
     ),
     _rule(
         "UnsupportedMediaType",
         r"unsupported (?:layer )?media ?type|media ?type .*(?:not supported|unsupported)|no processor for media-?type"
-        r"|unknown (?:layer )?(?:image )?(?:layer )?(?:media ?)?type|unrecognized media type|invalid media type|encountered unknown type"
-        r"|currently unsupported|unexpected media ?type",
+        r"|unknown (?:layer )?(?:image )?(?:layer )?(?:media ?)?type|unrecognized media type"
+        r"|invalid media type|encountered unknown type|currently unsupported|unexpected media ?type",
         "this is not a container image, or one of a kind that this containerd cannot unpack",
     ),
     _rule(
@@ -164,7 +170,7 @@ def _shortened(message: str, name: str) -> str:
         rf'failed to pull and unpack image "?{re.escape(name)}"?: ',
         r'failed to pull and unpack image "[^"]*": ',
         r'failed to resolve (?:image|reference) "[^"]*": ',
-        r'failed to resolve image: ',
+        r"failed to resolve image: ",
     ):
         message = re.sub(f"^{prefix}", "", message)
     return message[:2000]

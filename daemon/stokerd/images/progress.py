@@ -127,7 +127,11 @@ def _digest_of(ingest_ref: str) -> str:
 
 
 def measure(
-    manifest: Manifest, config: ImageConfig | None, baseline: Baseline, seen: Observation, expected: Mapping[str, int]
+    manifest: Manifest,
+    config: ImageConfig | None,
+    baseline: Baseline,
+    seen: Observation,
+    expected: Mapping[str, int],
 ) -> PullProgress:
     """Work out the progress from one look.
 
@@ -177,9 +181,7 @@ def advance(before: PullProgress, now: PullProgress) -> PullProgress:
         return now
     if not now.known or [entry.digest for entry in before.layers] != [entry.digest for entry in now.layers]:
         return before if not now.known else now
-    return PullProgress(
-        tuple(_later(old, new) for old, new in zip(before.layers, now.layers, strict=True)), known=True
-    )
+    return PullProgress(tuple(_later(old, new) for old, new in zip(before.layers, now.layers, strict=True)), known=True)
 
 
 def _later(old: Layer, new: Layer) -> Layer:
@@ -190,9 +192,7 @@ def _later(old: Layer, new: Layer) -> Layer:
 def complete(progress: PullProgress) -> PullProgress:
     """Return *progress* as it is once containerd said that the image is there."""
     layers = tuple(
-        layer
-        if layer.state == "present"
-        else replace(layer, state="done", offset=layer.size, unpacked=1.0)
+        layer if layer.state == "present" else replace(layer, state="done", offset=layer.size, unpacked=1.0)
         for layer in progress.layers
     )
     return PullProgress(layers, known=True)

@@ -1,4 +1,4 @@
-"""Which pulls start now. Pure: given the queue, the limits and the time, it names those to start and when to look again.
+"""Which pulls start now. Pure: from the queue, the limits and the time it names those to start and when to look again.
 
 Priorities order the queue, the time of asking breaks ties. A limit holds for the node and for each registry; a registry
 that answered 429 rests as a whole; while the disk is under pressure nothing new starts.

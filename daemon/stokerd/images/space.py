@@ -67,7 +67,9 @@ class Ratio:
         if self.compressed_bytes > SAMPLE_WEIGHT_LIMIT:
             kept = Ratio(self.compressed_bytes // 2, self.unpacked_bytes // 2, self.inodes // 2)
         return Ratio(
-            kept.compressed_bytes + compressed, kept.unpacked_bytes + unpacked.bytes, kept.inodes + unpacked.inodes
+            kept.compressed_bytes + compressed,
+            kept.unpacked_bytes + unpacked.bytes,
+            kept.inodes + unpacked.inodes,
         )
 
 
@@ -78,7 +80,7 @@ DEFAULT_RATIOS: Mapping[Compression, Ratio] = {
     "unknown": Ratio(64 * _MIB, 144 * _MIB, 3600),
 }
 """Before a node has seen images of its own: twice the compressed size, and 25 inodes a MiB unpacked. On the low side,
-since an image that is refused wrongly is worse than one that the floor stops: the latter is cleaned up, and learned from.
+since an image that is refused wrongly is worse than one that the floor stops: the latter is cleaned up after.
 """
 
 

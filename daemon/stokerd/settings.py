@@ -1,0 +1,177 @@
+"""Every setting of the daemon, one dataclass per part, one docstring per field.
+
+The configuration is one TOML file; each part is a table, each field a key of the same name. Durations are strings such
+as ``"90s"``, ``"10m"``, ``"24h"`` or numbers of seconds; sizes are strings such as ``"2GiB"`` or numbers of bytes.
+`settings_file.load` reads a file and reports all of its errors at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How a number is written in the file, and which values are sound (both ends included)."""
+
+    kind: Literal["count", "seconds", "bytes", "percent", "share"]
+    least: float = 0
+    most: float = float("inf")
+
+
+Seconds = Annotated[float, Unit("seconds")]
+PositiveSeconds = Annotated[float, Unit("seconds", least=0.001)]
+Bytes = Annotated[int, Unit("bytes")]
+Count = Annotated[int, Unit("count")]
+PositiveCount = Annotated[int, Unit("count", least=1)]
+Percent = Annotated[float, Unit("percent", most=100)]
+Share = Annotated[float, Unit("share", most=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """``[daemon]``: the process itself."""
+
+    state_dir: Path = Path("/var/lib/stoker")
+    """Directory of the journal. It must survive a reboot, and belong to one stokerd alone."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is logged."""
+
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """``auto`` writes lines for people on a terminal and JSON everywhere else."""
+
+    stop_timeout: PositiveSeconds = 20.0
+    """How long running work may take to be parked when stokerd is told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """``[api]``: the local HTTP API."""
+
+    socket: Path = Path("/run/stoker/stokerd.sock")
+    """Unix socket of the API, made with mode 0660."""
+
+    group: str = "stoker"
+    """Group whose members may use the API beside root; where the group does not exist, root alone may."""
+
+    max_body: Bytes = 16 << 20
+    """Largest request body that is read."""
+
+    heartbeat: PositiveSeconds = 15.0
+    """Interval of the comments that keep event streams alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """``[runtime]``: how containerd is reached."""
+
+    endpoint: str = ""
+    """containerd's socket (a path or ``unix://`` path); empty: the usual places of containerd, k3s, rke2, microk8s."""
+
+    call_timeout: PositiveSeconds = 10.0
+    """Deadline of calls that only ask or change a record."""
+
+    gc_timeout: PositiveSeconds = 120.0
+    """Deadline of calls that wait for containerd's garbage collector."""
+
+    connect_backoff_max: PositiveSeconds = 10.0
+    """Longest pause between two tries to reach a containerd that does not answer."""
+
+    registry_config_path: str = ""
+    """Directory of containerd's hosts.toml files, as containerd sees it; empty: what containerd says, else
+    /etc/containerd/certs.d."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """``[images]``: warm images."""
+
+    max_parallel: PositiveCount = 2
+    """Images pulled at one time on this node."""
+
+    max_parallel_per_registry: PositiveCount = 2
+    """Images pulled at one time from any one registry."""
+
+    attempts: PositiveCount = 5
+    """Tries before an image counts as failed, unless the request says otherwise."""
+
+    backoff_initial: PositiveSeconds = 1.0
+    """Pause after the first failed try; it doubles with each further one."""
+
+    backoff_max: PositiveSeconds = 60.0
+    """Longest pause between two tries."""
+
+    backoff_jitter: Share = 0.5
+    """Share of each pause that is random, so that nodes that failed together do not return together."""
+
+    stall_timeout: PositiveSeconds = 120.0
+    """A pull in which for so long no byte arrives and nothing is unpacked is broken off and tried again."""
+
+    poll_interval: PositiveSeconds = 0.1
+    """How often a running pull is looked at; longer pulls are looked at up to ten times less often."""
+
+    disk_reserve: Bytes = 1 << 30
+    """Bytes that must be left on containerd's file system when an image has been pulled."""
+
+    disk_floor: Bytes = 512 << 20
+    """A running pull is stopped when free bytes fall under this."""
+
+    inode_reserve: Count = 10_000
+    """Inodes that must be left when an image has been pulled."""
+
+    inode_floor: Count = 5_000
+    """A running pull is stopped when free inodes fall under this."""
+
+    io_pressure_limit: Percent = 80.0
+    """No new pull starts while tasks wait for a disk for more than this share of the time (PSI, some, avg10);
+    100 switches it off."""
+
+    io_pressure_interval: PositiveSeconds = 2.0
+    """How often the pressure is read again while it holds pulls back."""
+
+    pin_limit: Percent = 50.0
+    """Pinned images together may take so much of containerd's file system."""
+
+    keep_interval: PositiveSeconds = 300.0
+    """How often kept images and pins are checked beside containerd's events."""
+
+    keep_backoff_max: PositiveSeconds = 3600.0
+    """Longest pause before a kept image that is removed again and again is warmed again."""
+
+    job_ttl: Seconds = 3600.0
+    """How long a finished job can still be asked for."""
+
+    history_limit: PositiveCount = 10_000
+    """Attempts that the history keeps."""
+
+    max_images_per_request: PositiveCount = 20_000
+    """Images that one request may name."""
+
+
+def _default_docker_configs() -> tuple[Path, ...]:
+    return (Path("/root/.docker/config.json"), Path("/var/lib/kubelet/config.json"))
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialSettings:
+    """``[credentials]``: where registry credentials come from."""
+
+    docker_configs: tuple[Path, ...] = field(default_factory=_default_docker_configs)
+    """Docker config files (config.json or .dockerconfigjson), read again when they change."""
+
+    helper_timeout: PositiveSeconds = 10.0
+    """Deadline of one call to a docker credential helper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything together."""
+
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    images: ImageSettings = field(default_factory=ImageSettings)
+    credentials: CredentialSettings = field(default_factory=CredentialSettings)
