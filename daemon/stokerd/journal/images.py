@@ -1,0 +1,171 @@
+"""The journal's tables about images: jobs, pins, keeps, history and what layers grew to."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
+from typing import Any, TypeVar
+
+from stokerd.journal.database import Database
+from stokerd.journal.rows import AttemptRow, ItemRow, JobRow, KeepRow, LayerRow, PinRow, RatioRow
+
+Row = TypeVar("Row", JobRow, ItemRow, PinRow, KeepRow, AttemptRow, LayerRow, RatioRow)
+
+_TABLES: dict[type[Any], str] = {
+    JobRow: "jobs",
+    ItemRow: "items",
+    PinRow: "pins",
+    KeepRow: "keeps",
+    AttemptRow: "attempts",
+    RatioRow: "ratios",
+}
+_LAYER_LIMIT = 20_000
+
+
+def _columns(kind: type[Any]) -> list[str]:
+    return [entry.name for entry in fields(kind)]
+
+
+def _insert(kind: type[Any]) -> str:
+    names = _columns(kind)
+    return f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+def _upsert(kind: type[Any], key: str) -> str:
+    """A real upsert: REPLACE would delete the row first, and with it what refers to it."""
+    names = [name for name in _columns(kind) if name not in key.split(", ")]
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+    return f"INSERT INTO {_TABLES[kind]} {_insert(kind)} ON CONFLICT ({key}) DO UPDATE SET {changes}"
+
+
+def _select(connection: sqlite3.Connection, kind: type[Row], tail: str = "", values: Sequence[Any] = ()) -> list[Row]:
+    names = _columns(kind)
+    booleans = [index for index, entry in enumerate(fields(kind)) if entry.type == "bool"]
+    rows = []
+    for found in connection.execute(f"SELECT {', '.join(names)} FROM {_TABLES[kind]} {tail}", values):  # noqa: S608
+        row = list(found)
+        for index in booleans:
+            row[index] = bool(row[index])
+        rows.append(kind(*row))
+    return rows
+
+
+class ImageJournal:
+    """Typed access; every method is one transaction. All raise JournalError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ------------------------------------------------------------------------------------------ jobs
+
+    async def save_jobs(self, jobs: Iterable[JobRow], items: Iterable[ItemRow]) -> None:
+        """Write jobs and items, new or changed, all or none."""
+        job_rows, item_rows = [astuple(job) for job in jobs], [astuple(item) for item in items]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(_upsert(JobRow, "id"), job_rows)
+            connection.executemany(_upsert(ItemRow, "job, position"), item_rows)
+
+        await self._database.run(work)
+
+    async def jobs(self) -> list[tuple[JobRow, list[ItemRow]]]:
+        """Return all jobs with their items, oldest first."""
+
+        def work(connection: sqlite3.Connection) -> list[tuple[JobRow, list[ItemRow]]]:
+            items: dict[str, list[ItemRow]] = {}
+            for item in _select(connection, ItemRow, "ORDER BY job, position"):
+                items.setdefault(item.job, []).append(item)
+            return [(job, items.get(job.id, [])) for job in _select(connection, JobRow, "ORDER BY created_at, id")]
+
+        return await self._database.run(work)
+
+    async def forget_jobs(self, ids: Iterable[str]) -> None:
+        gone = [(job,) for job in ids]
+        await self._database.run(lambda connection: connection.executemany("DELETE FROM jobs WHERE id = ?", gone))
+
+    # ------------------------------------------------------------------------------------------ pins and keeps
+
+    async def save_pin(self, pin: PinRow) -> None:
+        await self._database.run(lambda connection: connection.execute(_upsert(PinRow, "reference"), astuple(pin)))
+
+    async def forget_pin(self, reference: str) -> None:
+        await self._database.run(
+            lambda connection: connection.execute("DELETE FROM pins WHERE reference = ?", (reference,))
+        )
+
+    async def pins(self) -> list[PinRow]:
+        return await self._database.run(lambda connection: _select(connection, PinRow, "ORDER BY created_at"))
+
+    async def save_keep(self, keep: KeepRow) -> None:
+        await self._database.run(lambda connection: connection.execute(_upsert(KeepRow, "reference"), astuple(keep)))
+
+    async def forget_keep(self, reference: str) -> None:
+        await self._database.run(
+            lambda connection: connection.execute("DELETE FROM keeps WHERE reference = ?", (reference,))
+        )
+
+    async def keeps(self) -> list[KeepRow]:
+        return await self._database.run(lambda connection: _select(connection, KeepRow, "ORDER BY created_at"))
+
+    # ------------------------------------------------------------------------------------------ history
+
+    async def record_attempt(self, attempt: AttemptRow, *, limit: int) -> None:
+        """Add to the history, which keeps the newest *limit* attempts."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(f"INSERT INTO attempts {_insert(AttemptRow)}", astuple(attempt))
+            connection.execute("DELETE FROM attempts WHERE id <= (SELECT max(id) FROM attempts) - ?", (limit,))
+
+        await self._database.run(work)
+
+    async def attempts(self, reference: str | None, *, limit: int) -> list[AttemptRow]:
+        """Return the newest attempts first, of one image or of all."""
+        where, values = ("WHERE reference = ?", [reference]) if reference else ("", [])
+        return await self._database.run(
+            lambda connection: _select(connection, AttemptRow, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
+        )
+
+    async def last_warmed(self) -> dict[str, float]:
+        """Return when each image was last warmed with success."""
+
+        def work(connection: sqlite3.Connection) -> dict[str, float]:
+            query = "SELECT reference, max(finished_at) FROM attempts WHERE result = 'Succeeded' GROUP BY reference"
+            return dict(connection.execute(query).fetchall())
+
+        return await self._database.run(work)
+
+    # ------------------------------------------------------------------------------------------ layers
+
+    async def learn(self, layers: Iterable[LayerRow], ratios: Iterable[RatioRow]) -> None:
+        """Remember what layers grew to; the ones not seen for longest are forgotten beyond a limit."""
+        layer_rows, ratio_rows = [astuple(layer) for layer in layers], [astuple(ratio) for ratio in ratios]
+
+        def work(connection: sqlite3.Connection) -> None:
+            newest = connection.execute("SELECT coalesce(max(seen), 0) FROM layers").fetchone()[0] + 1
+            connection.executemany(
+                "INSERT INTO layers (digest, compression, compressed, unpacked, inodes, seen) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (digest) DO UPDATE SET seen = excluded.seen",
+                [(*row, newest) for row in layer_rows],
+            )
+            connection.executemany(_upsert(RatioRow, "compression"), ratio_rows)
+            connection.execute(
+                "DELETE FROM layers WHERE digest IN (SELECT digest FROM layers ORDER BY seen DESC LIMIT -1 OFFSET ?)",
+                (_LAYER_LIMIT,),
+            )
+
+        await self._database.run(work)
+
+    async def layers(self, digests: Iterable[str]) -> dict[str, LayerRow]:
+        """Return what is known of these layers."""
+        wanted = list(digests)
+
+        def work(connection: sqlite3.Connection) -> dict[str, LayerRow]:
+            query = "SELECT digest, compression, compressed, unpacked, inodes FROM layers WHERE digest = ?"
+            found = (connection.execute(query, (digest,)).fetchone() for digest in wanted)
+            return {row[0]: LayerRow(*row) for row in found if row is not None}
+
+        return await self._database.run(work)
+
+    async def ratios(self) -> list[RatioRow]:
+        return await self._database.run(lambda connection: _select(connection, RatioRow))

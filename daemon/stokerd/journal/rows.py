@@ -1,0 +1,110 @@
+"""What the journal keeps, as plain values. Times are seconds since the epoch (UTC), sizes bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["Waiting", "Pulling", "Succeeded", "Failed", "Cancelled"]
+JobState = Literal["Active", "Succeeded", "Failed", "Cancelled"]
+Policy = Literal["IfNotPresent", "Always"]
+AttemptResult = Literal["Succeeded", "Failed", "Cancelled", "Interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A warm request that was accepted."""
+
+    id: str
+    name: str
+    policy: Policy
+    priority: int
+    attempts: int
+    timeout: float | None
+    pin_seconds: float | None
+    state: JobState
+    created_at: float
+    finished_at: float | None = None
+    had_auths: bool = False
+    """Credentials came with the request; they are kept in memory only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """One image of a job."""
+
+    job: str
+    position: int
+    image: str
+    reference: str
+    phase: Phase = "Waiting"
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+    attempt: int = 0
+    digest: str = ""
+    previous_digest: str = ""
+    pulled_bytes: int = 0
+    started_at: float | None = None
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """A pin; ``releasing`` until every record of the image has lost its label."""
+
+    reference: str
+    digest: str
+    size: int
+    created_at: float
+    expires_at: float | None
+    releasing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRow:
+    """An image that should stay warm."""
+
+    reference: str
+    policy: Policy
+    priority: int
+    created_at: float
+    rewarmed: int = 0
+    last_rewarm_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt to pull an image."""
+
+    reference: str
+    job: str
+    attempt: int
+    started_at: float
+    finished_at: float
+    result: AttemptResult
+    reason: str
+    message: str
+    digest: str
+    pulled_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """How a layer grew when it was unpacked on this node."""
+
+    digest: str
+    compression: str
+    compressed: int
+    unpacked: int
+    inodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRow:
+    """Sums over the layers of one compression, old ones faded."""
+
+    compression: str
+    compressed: int
+    unpacked: int
+    inodes: int
