@@ -7,7 +7,7 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 from stokerd.runtime.types import (
@@ -48,6 +48,10 @@ class CriImages(Protocol):
         ...
 
     async def fs_info(self) -> ImageFs: ...
+
+    async def in_use(self) -> frozenset[str]:
+        """Return the image ids and names that containers, running or not, were made from."""
+        ...
 
 
 class ContentStore(Protocol):
@@ -149,9 +153,3 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class RuntimeFactory(Protocol):
-    """How main.py gets a runtime: finds the endpoint and connects."""
-
-    async def connect(self, candidates: Sequence[str]) -> Runtime: ...

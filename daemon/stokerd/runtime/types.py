@@ -93,6 +93,7 @@ class SnapshotInfo:
     name: str
     parent: str
     kind: SnapshotKind
+    created_at: datetime | None = None
     labels: dict[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,85 @@
+"""The one table from gRPC status to our errors, and the way every call goes through it.
+
+Sources: the gRPC status codes, and containerd's errdefs, which carries its error classes in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
+from typing import TypeVar
+
+import grpc
+
+from stokerd.errors import (
+    RuntimeAlreadyExists,
+    RuntimeFailure,
+    RuntimeInvalid,
+    RuntimeNoSpace,
+    RuntimeNotFound,
+    RuntimeTimeout,
+    RuntimeUnavailable,
+    RuntimeUnsupported,
+    redact,
+)
+
+T = TypeVar("T")
+Observer = Callable[[str, str, float], None]
+"""Told of every call: method, status name, seconds."""
+
+_ERRORS: Mapping[grpc.StatusCode, type[RuntimeFailure]] = {
+    grpc.StatusCode.UNAVAILABLE: RuntimeUnavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: RuntimeTimeout,
+    grpc.StatusCode.NOT_FOUND: RuntimeNotFound,
+    grpc.StatusCode.ALREADY_EXISTS: RuntimeAlreadyExists,
+    grpc.StatusCode.INVALID_ARGUMENT: RuntimeInvalid,
+    grpc.StatusCode.FAILED_PRECONDITION: RuntimeInvalid,
+    grpc.StatusCode.OUT_OF_RANGE: RuntimeInvalid,
+    grpc.StatusCode.UNIMPLEMENTED: RuntimeUnsupported,
+}
+_NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_BROKEN_TRANSPORT = re.compile(
+    r"failed to connect|connect failed|socket closed|stream removed|connection (?:reset|refused|attempt)|goaway"
+    r"|transport|channel|keepalive|endpoint|recvmsg|broken pipe|name resolution|no such file",
+    re.IGNORECASE,
+)
+
+
+def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
+    """Return our error for what *call* (the method's short name) raised."""
+    code, details = error.code(), redact(error.details() or "")
+    kind = _ERRORS.get(code, RuntimeFailure)
+    if _NO_SPACE.search(details):
+        kind = RuntimeNoSpace
+    elif kind is RuntimeUnavailable and not _BROKEN_TRANSPORT.search(details):
+        # containerd uses UNAVAILABLE for its own errors too (a locked reference, a registry that answers 503).
+        kind = RuntimeFailure
+    if kind is RuntimeUnavailable:
+        return RuntimeUnavailable(
+            f"containerd cannot be reached ({call}: {details})",
+            status=code.name,
+            call=call,
+            hint="is containerd running? (stoker doctor)",
+        )
+    if kind is RuntimeTimeout:
+        return RuntimeTimeout(f"containerd did not answer {call} in time", status=code.name, call=call)
+    return kind(details or f"{call} failed: {code.name}", status=code.name, call=call)
+
+
+async def guarded(call: str, awaitable: Awaitable[T], observe: Observer) -> T:
+    """Await one unary call; count it; raise our errors only."""
+    started, status = perf_counter(), "OK"
+    try:
+        return await awaitable
+    except grpc.aio.AioRpcError as error:
+        status = error.code().name
+        raise runtime_error(error, call) from None
+    except grpc.aio.UsageError as error:  # the channel was closed under the call
+        status = "CLOSED"
+        raise RuntimeUnavailable(f"the connection to containerd was closed ({call})", call=call) from error
+    except BaseException:
+        status = "CANCELLED"
+        raise
+    finally:
+        observe(call, status, perf_counter() - started)
