@@ -7,7 +7,7 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 from stokerd.runtime.types import (
@@ -143,6 +143,22 @@ class Runtime(Protocol):
     def leases(self) -> Leases: ...
     @property
     def events(self) -> Events: ...
+
+    @property
+    def info(self) -> RuntimeInfo:
+        """What was found out when the connection was made."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    async def wait_ready(self) -> None:
+        """Return as soon as the runtime answers."""
+        ...
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call *listener*, on the event loop, whenever readiness changes."""
+        ...
 
     async def probe(self) -> RuntimeInfo:
         """Find out afresh what is behind the socket."""
