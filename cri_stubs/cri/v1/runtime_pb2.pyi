@@ -2005,7 +2005,9 @@ Global___ContainerConfig: _TypeAlias = ContainerConfig  # noqa: Y015
 
 @_typing.final
 class KeyValue(_message.Message):
-    """One environment variable. Before Kubernetes 1.36 `value` was a string; on the wire the two look the same."""
+    """One environment variable. Before Kubernetes 1.34 `value` was a string; on the wire the two look the same. In JSON it
+    is plain text in every release, never base64: protobuf's json_format must not be let at it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
