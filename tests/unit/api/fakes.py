@@ -1,0 +1,415 @@
+"""In-memory implementations of the ports, scripted by the tests, and a real server around them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from stoker.objects.images import (
+    Attempt,
+    Event,
+    ImagePlan,
+    ImageStatus,
+    ItemEvent,
+    ItemStatus,
+    JobCounts,
+    JobEvent,
+    JobStatus,
+    KeepRequest,
+    KeepStatus,
+    PinList,
+    PinRequest,
+    PinStatus,
+    Plan,
+    PlanRequest,
+    Progress,
+    RemoveResult,
+    SpaceNeed,
+    WarmRequest,
+)
+from stoker.objects.node import Advice, CapabilityStatus, Health, NodeInfo
+from stokerd.api.routes import Deadlines
+from stokerd.api.server import ApiServer, ApiSettings
+from stokerd.errors import NotFound
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+GIB = 1024**3
+MIB = 1024**2
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until *condition* holds, for states that have no event of their own."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def normal(image: str) -> str:
+    """A rough stand-in for the real normaliser."""
+    head = image.partition("/")[0]
+    if "/" not in image or not ("." in head or ":" in head or head == "localhost"):
+        image = f"docker.io/{'' if '/' in image else 'library/'}{image}"
+    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"
+
+
+def counts_of(items: list[ItemStatus]) -> JobCounts:
+    phases = [item.phase for item in items]
+    return JobCounts(
+        desired=len(items),
+        waiting=phases.count("Waiting"),
+        pulling=phases.count("Pulling"),
+        succeeded=phases.count("Succeeded"),
+        failed=phases.count("Failed"),
+        cancelled=phases.count("Cancelled"),
+    )
+
+
+class Feed:
+    """An iterator of events that a test feeds, and that notes when it was closed."""
+
+    def __init__(self, first: list[Event] | None = None) -> None:
+        self._queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        self.started = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.taken = 0
+        for event in first or []:
+            self._queue.put_nowait(event)
+
+    def put(self, event: Event | Exception | None) -> None:
+        """None ends the stream; an exception is raised in it."""
+        self._queue.put_nowait(event)
+
+    async def __call__(self) -> AsyncIterator[Event]:
+        self.started.set()
+        try:
+            while True:
+                event = await self._queue.get()
+                if event is None:
+                    return
+                if isinstance(event, Exception):
+                    raise event
+                self.taken += 1
+                yield event
+        finally:
+            self.closed.set()
+
+
+class FakeImages:
+    """ImagesPort with a dict for a node."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.failures: dict[str, Exception] = {}
+        """Method name -> what it raises."""
+        self.gates: dict[str, asyncio.Event] = {}
+        """Method name -> what it waits for."""
+        self.entered: dict[str, asyncio.Event] = {}
+        self.finished: list[str] = []
+        self.jobs_by_id: dict[str, JobStatus] = {}
+        self.feeds: dict[str, list[Feed]] = {}
+        self.watch_feeds: list[Feed] = []
+        self.on_warm: Callable[[JobStatus], None] = lambda job: None
+        self.on_follow: Callable[[JobStatus], None] = lambda job: None
+        self.images: list[ImageStatus] = []
+        self.pinned: dict[str, PinStatus] = {}
+        self.kept: dict[str, KeepStatus] = {}
+        self.attempts: list[Attempt] = []
+        self.plan_result = Plan()
+
+    async def _enter(self, name: str, argument: Any) -> None:
+        self.calls.append((name, argument))
+        self.entered.setdefault(name, asyncio.Event()).set()
+        if name in self.gates:
+            await self.gates[name].wait()
+        if name in self.failures:
+            raise self.failures[name]
+        self.finished.append(name)
+
+    def entering(self, name: str) -> asyncio.Event:
+        return self.entered.setdefault(name, asyncio.Event())
+
+    # jobs
+
+    async def warm(self, request: WarmRequest) -> JobStatus:
+        await self._enter("warm", request)
+        items = [ItemStatus(image=image, reference=normal(image)) for image in dict.fromkeys(request.images)]
+        job = JobStatus(
+            id=f"j{len(self.jobs_by_id) + 1:04d}",
+            name=request.name,
+            policy=request.policy,
+            priority=request.priority,
+            created_at=NOW,
+            counts=counts_of(items),
+            items=items,
+        )
+        self.jobs_by_id[job.id] = job
+        self.on_warm(job)
+        return self.jobs_by_id[job.id]
+
+    def jobs(self) -> list[JobStatus]:
+        if "jobs" in self.failures:
+            raise self.failures["jobs"]
+        return [replace(job, items=[]) for job in reversed(self.jobs_by_id.values())]
+
+    def job(self, job_id: str) -> JobStatus:
+        found = [job for known, job in self.jobs_by_id.items() if known.startswith(job_id)]
+        if len(found) != 1:
+            raise NotFound(f"there is no job {job_id!r}", hint="stoker image jobs lists them")
+        return found[0]
+
+    async def cancel(self, job_id: str) -> JobStatus:
+        await self._enter("cancel", job_id)
+        job = self.job(job_id)
+        items = [
+            item
+            if item.phase in {"Succeeded", "Failed"}
+            else replace(item, phase="Cancelled", reason="Cancelled", message="the job was cancelled")
+            for item in job.items
+        ]
+        self.update(job.id, *items)
+        return self.jobs_by_id[job.id]
+
+    def update(self, job_id: str, *items: ItemStatus) -> None:
+        """Put the new state of items into the job and tell everybody who follows; ends the job with its last item."""
+        job = self.jobs_by_id[job_id]
+        state = {item.reference: item for item in job.items}
+        for item in items:
+            state[item.reference] = item
+            counts = counts_of(list(state.values()))
+            for feed in self.feeds.get(job_id, []):
+                feed.put(ItemEvent(job=job_id, item=item, counts=counts))
+        job = replace(job, items=list(state.values()), counts=counts_of(list(state.values())))
+        done = job.counts.succeeded + job.counts.failed + job.counts.cancelled == job.counts.desired
+        if done:
+            end = "Failed" if job.counts.failed else "Cancelled" if job.counts.cancelled else "Succeeded"
+            job = replace(job, state=end, finished_at=NOW)
+        self.jobs_by_id[job_id] = job
+        if done:
+            for feed in self.feeds.pop(job_id, []):
+                feed.put(JobEvent(job=job))
+                feed.put(None)
+
+    def succeed_all(self, job: JobStatus) -> None:
+        self.update(
+            job.id, *[replace(item, phase="Succeeded", reason="Pulled", pulled_bytes=MIB) for item in job.items]
+        )
+
+    def follow(self, job_id: str) -> AsyncIterator[Event]:
+        job = self.job(job_id)
+        feed = Feed([JobEvent(job=job)])
+        if job.state == "Active":
+            self.feeds.setdefault(job_id, []).append(feed)
+            self.on_follow(job)
+        else:
+            feed.put(None)
+        return feed()
+
+    def watch(self) -> AsyncIterator[Event]:
+        feed = Feed()
+        self.watch_feeds.append(feed)
+        self.entering("watch").set()
+        return feed()
+
+    # images
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        await self._enter("plan", request)
+        if self.plan_result.images:
+            return self.plan_result
+        return Plan(
+            images=[ImagePlan(image=image, reference=normal(image), layers_total=3) for image in request.images],
+            space=SpaceNeed(path="/var/lib/containerd", needed_bytes=GIB, free_bytes=10 * GIB, reserve_bytes=GIB),
+        )
+
+    async def remove(self, image: str, *, force: bool = False) -> RemoveResult:
+        await self._enter("remove", (image, force))
+        return RemoveResult(reference=normal(image), removed=[normal(image)], freed_bytes=512 * MIB)
+
+    # pins and keeps
+
+    async def pin(self, request: PinRequest) -> PinStatus:
+        await self._enter("pin", request)
+        pin = PinStatus(reference=normal(request.image), size=GIB, created_at=NOW, verified=True)
+        self.pinned[pin.reference] = pin
+        return pin
+
+    async def unpin(self, image: str) -> PinStatus:
+        await self._enter("unpin", image)
+        if normal(image) not in self.pinned:
+            raise NotFound(f"{image} is not pinned")
+        return self.pinned.pop(normal(image))
+
+    async def pins(self) -> PinList:
+        await self._enter("pins", None)
+        return PinList(pins=list(self.pinned.values()), total_bytes=GIB * len(self.pinned), limit_bytes=100 * GIB)
+
+    async def keep(self, request: KeepRequest) -> KeepStatus:
+        await self._enter("keep", request)
+        keep = KeepStatus(reference=normal(request.image), policy=request.policy, priority=request.priority)
+        self.kept[keep.reference] = keep
+        return keep
+
+    async def unkeep(self, image: str) -> KeepStatus:
+        await self._enter("unkeep", image)
+        if normal(image) not in self.kept:
+            raise NotFound(f"{image} is not kept")
+        return self.kept.pop(normal(image))
+
+    async def keeps(self) -> list[KeepStatus]:
+        await self._enter("keeps", None)
+        return list(self.kept.values())
+
+    async def history(self, image: str | None = None, *, limit: int = 100) -> list[Attempt]:
+        await self._enter("history", (image, limit))
+        return [attempt for attempt in self.attempts if image is None or attempt.reference == normal(image)][:limit]
+
+    async def list(self) -> list[ImageStatus]:
+        await self._enter("list", None)
+        return self.images
+
+
+class FakeNode:
+    """NodePort with settable answers."""
+
+    def __init__(self) -> None:
+        self.health_answer = Health(ok=True, parts={"runtime": "ok"})
+        self.ready_answer = Health(ok=True)
+        self.hang = False
+        self.failure: Exception | None = None
+        self.node = NodeInfo(
+            version="0.1.0",
+            pid=812,
+            uptime_seconds=273600.0,
+            resident_bytes=43_000_000,
+            endpoint="/run/containerd/containerd.sock",
+            runtime_ready=True,
+            runtime_name="containerd",
+            runtime_version="1.7.24",
+            runtime_root="/var/lib/containerd",
+            snapshotter="overlayfs",
+            storage_fs="ext4",
+            runc_version="1.1.15",
+            cgroup_mode="v2",
+            capabilities=[
+                CapabilityStatus(name="pin", available=True, detail="the runtime honours pinned images"),
+                CapabilityStatus(name="lazy-restore", available=False, detail="criu is not installed"),
+            ],
+            space=SpaceNeed(path="/var/lib/containerd", free_bytes=212 * GIB, reserve_bytes=10 * GIB),
+            advice=[
+                Advice(
+                    severity="warning",
+                    subject="registry mirror",
+                    message="no mirror is configured for docker.io",
+                    remedy="add /etc/containerd/certs.d/docker.io/hosts.toml",
+                )
+            ],
+        )
+
+    async def info(self) -> NodeInfo:
+        if self.failure is not None:
+            raise self.failure
+        return self.node
+
+    async def health(self) -> Health:
+        if self.hang:
+            await asyncio.Event().wait()
+        return self.health_answer
+
+    async def readiness(self) -> Health:
+        return self.ready_answer
+
+
+@dataclass
+class Api:
+    """A running server, its fakes, and an HTTP session to it."""
+
+    socket: Path
+    images: FakeImages
+    node: FakeNode
+    registry: CollectorRegistry
+    server: ApiServer
+    http: aiohttp.ClientSession
+    url: str = "http://stokerd"
+    settings: ApiSettings = field(default_factory=ApiSettings)
+
+    async def restart(self) -> None:
+        """Stop the server and put a new one with the same fakes on the same socket."""
+        await self.server.stop(1.0)
+        self.registry = CollectorRegistry()
+        self.server = ApiServer(self.settings, self.images, self.node, self.registry)
+        await self.server.start()
+
+
+@asynccontextmanager
+async def running_api(
+    *,
+    heartbeat: float = 15.0,
+    max_body: int = 16 << 20,
+    group: str = "",
+    max_streams: int = 128,
+    deadlines: Deadlines | None = None,
+) -> AsyncIterator[Api]:
+    """Serve fakes on a socket in a directory of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="stoker-api-"))
+    settings = ApiSettings(socket=directory / "s.sock", group=group, max_body=max_body, heartbeat=heartbeat)
+    images, node, registry = FakeImages(), FakeNode(), CollectorRegistry()
+    server = ApiServer(settings, images, node, registry, deadlines=deadlines, max_streams=max_streams)
+    await server.start()
+    http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(settings.socket)))
+    api = Api(settings.socket, images, node, registry, server, http, settings=settings)
+    try:
+        yield api
+    finally:
+        await http.close()
+        await api.server.stop(5.0)
+        shutil.rmtree(directory)
+
+
+def pulling(image: str, done: int, total: int, *, unpacked: int = 0, layers: int = 7, attempt: int = 1) -> ItemStatus:
+    """An image that is being pulled."""
+    return ItemStatus(
+        image=image,
+        reference=normal(image),
+        phase="Pulling",
+        attempt=attempt,
+        started_at=NOW,
+        progress=Progress(
+            bytes_total=total,
+            bytes_done=done,
+            layers_total=layers,
+            layers_unpacked=unpacked,
+            percent=round(100 * done / total, 1) if total else 0.0,
+        ),
+    )
+
+
+def succeeded(image: str, size: int = GIB, reason: str = "Pulled") -> ItemStatus:
+    """An image that is there."""
+    return ItemStatus(
+        image=image,
+        reference=normal(image),
+        phase="Succeeded",
+        reason=reason,
+        attempt=1,
+        started_at=NOW,
+        finished_at=NOW,
+        pulled_bytes=size,
+        progress=Progress(bytes_total=size, bytes_done=size, layers_total=7, layers_unpacked=7, percent=100.0),
+    )
+
+
+def failed(image: str, reason: str = "NotFound", message: str = "no such image", hint: str = "") -> ItemStatus:
+    """An image that could not be pulled."""
+    return ItemStatus(
+        image=image, reference=normal(image), phase="Failed", reason=reason, message=message, hint=hint, attempt=3
+    )
