@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 PullPolicy = Literal["IfNotPresent", "Always"]
 Phase = Literal["Waiting", "Pulling", "Succeeded", "Failed", "Cancelled"]
+ChangeKind = Literal["create", "update", "delete", "pinned", "unpinned", "rewarm"]
 LayerState = Literal["waiting", "downloading", "downloaded", "unpacking", "done", "present"]
 
 
@@ -144,7 +145,7 @@ class JobEvent(Wire, tag="job", tag_field="type"):
 class ImageChange(Wire, tag="image", tag_field="type"):
     """Server-sent on ``/v1/watch``: an image appeared, changed or went away in the runtime, or a pin ended."""
 
-    kind: Literal["create", "update", "delete", "pinned", "unpinned", "rewarm"]
+    kind: ChangeKind
     reference: str
     message: str = ""
 
