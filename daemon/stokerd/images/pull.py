@@ -1,0 +1,181 @@
+"""One attempt to pull one image: lease, credentials in turn, the pull itself under watch, and the check afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from stokerd.errors import RuntimeAlreadyExists, StokerError
+from stokerd.images import leases
+from stokerd.images.budget import DiskBudget
+from stokerd.images.failures import Failure, classify, no_credential_left
+from stokerd.images.manifests import Platform
+from stokerd.images.presence import Presence, Present
+from stokerd.images.progress import PullProgress, complete
+from stokerd.images.watch import PullWatch, Subject, Timing
+from stokerd.registry.credentials import Credential
+from stokerd.registry.references import Reference
+from stokerd.runtime.protocol import Runtime
+from stokerd.runtime.types import Lease, RegistryAuth, Usage
+
+_log = structlog.get_logger("images")
+
+
+class CredentialLookup(Protocol):
+    """What is needed of `registry.keyring.Keyring`."""
+
+    async def lookup(self, reference: Reference, extra: Sequence[Credential] = ()) -> tuple[Credential, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PullOrder:
+    """What one attempt is to do. ``report`` is told of progress as it comes."""
+
+    reference: Reference
+    auths: tuple[Credential, ...]
+    report: Callable[[PullProgress], None]
+
+    @property
+    def name(self) -> str:
+        return self.reference.pull_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The image is there. ``fetched``: bytes that came over the network; ``progress``: complete."""
+
+    present: Present
+    fetched: int
+    progress: PullProgress = field(default_factory=PullProgress)
+
+
+class Puller:
+    """Carries attempts out. It decides nothing about order, retries or deadlines."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        presence: Presence,
+        budget: DiskBudget,
+        keyring: CredentialLookup,
+        *,
+        daemon: str,
+        platform: Platform,
+        timing: Timing,
+    ) -> None:
+        self._runtime = runtime
+        self._presence = presence
+        self._budget = budget
+        self._keyring = keyring
+        self._daemon = daemon
+        self._platform = platform
+        self._timing = timing
+
+    async def attempt(self, order: PullOrder) -> Pulled | Failure:
+        """Try once. What was fetched stays under the lease, for the next attempt, until `discard` or success."""
+        try:
+            lease = await self._lease(order.name)
+            outcome = await self._with_credentials(order, lease)
+        except StokerError as error:
+            return classify(error, order.name)
+        finally:
+            self._budget.release(order.name)
+        return outcome
+
+    async def discard(self, name: str) -> None:
+        """Remove all that attempts on *name* left; returns when it is gone."""
+        await self._runtime.leases.delete(leases.lease_id(self._daemon, name), sync=True)
+
+    async def _lease(self, name: str) -> Lease:
+        wanted = leases.lease_id(self._daemon, name)
+        try:
+            return await self._runtime.leases.create(wanted, leases.lease_labels(self._daemon, name, datetime.now(UTC)))
+        except RuntimeAlreadyExists:
+            for lease in await self._runtime.leases.list():
+                if lease.id == wanted:
+                    return lease
+            raise
+
+    async def _with_credentials(self, order: PullOrder, lease: Lease) -> Pulled | Failure:
+        """Try every credential that matches, the most specific first, and then none at all."""
+        tried: list[str] = []
+        refused: Failure | None = None
+        for credential in (*await self._keyring.lookup(order.reference, order.auths), None):
+            failure, watch = await self._watched_pull(order, lease, credential)
+            if failure is None:
+                return await self._finish(order, lease, watch)
+            if not failure.auth:
+                return failure
+            tried.append(credential.source if credential else "anonymous")
+            refused = failure if refused is None or credential else refused
+        assert refused is not None
+        return no_credential_left(refused, order.name, order.reference.host, tuple(tried))
+
+    async def _watched_pull(
+        self, order: PullOrder, lease: Lease, credential: Credential | None
+    ) -> tuple[Failure | None, PullWatch]:
+        subject = Subject(order.name, order.name, lease, self._platform)
+        watch = PullWatch(self._runtime, subject, self._budget, self._timing, order.report)
+        async with asyncio.TaskGroup() as group:
+            pulling = group.create_task(self._pull(order.name, lease, credential), name=f"pull {order.name}")
+            watching = group.create_task(watch.run(), name=f"watch {order.name}")
+            done, pending = await asyncio.wait({pulling, watching}, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+        error = pulling.result() if pulling in done else watching.result()
+        return (classify(error, order.name) if error is not None else None), watch
+
+    async def _pull(self, name: str, lease: Lease, credential: Credential | None) -> StokerError | None:
+        try:
+            await self._runtime.cri.pull(name, auth=_auth(credential), lease=lease.id)
+        except StokerError as error:
+            return error
+        return None
+
+    async def _finish(self, order: PullOrder, lease: Lease, watch: PullWatch) -> Pulled | Failure:
+        present = await self._presence.find(order.reference)
+        if present is None:
+            return Failure(
+                "Incomplete",
+                f"containerd said that {order.name} was pulled, but it is not complete and unpacked",
+                "is something else removing images on this node?",
+                retryable=True,
+            )
+        await self._learn(watch)
+        await self._runtime.leases.delete(lease.id, sync=False)
+        progress = complete(watch.progress)
+        return Pulled(present, progress.fetched, progress)
+
+    async def _learn(self, watch: PullWatch) -> None:
+        """Remember what the layers that were unpacked grew to; failing to is no failure of the pull."""
+        if watch.manifest is None or watch.config is None:
+            return
+        layers, chains = watch.manifest.layers, watch.config.chain_ids
+        grown: dict[str, Usage] = {}
+        try:
+            for position in range(watch.baseline.unpacked, min(len(layers), len(chains))):
+                usage = await self._runtime.snapshots.usage(chains[position])
+                if usage is not None:
+                    grown[layers[position].digest] = usage
+            await self._budget.learn(watch.manifest, grown)
+        except StokerError as error:
+            _log.debug("could not learn layer sizes", image=watch.subject.name, why=error.message)
+
+
+def _auth(credential: Credential | None) -> RegistryAuth | None:
+    """Return CRI's form. The server's address stays empty, as the kubelet leaves it: containerd compares one with the
+    host that it asks, and a docker config's way of writing it would often not match.
+    """
+    if credential is None:
+        return None
+    return RegistryAuth(
+        username=credential.username,
+        password=credential.password,
+        identity_token=credential.identity_token,
+        registry_token=credential.registry_token,
+    )
