@@ -87,6 +87,10 @@ class NodeCgroup:
         return cls(tuple(places))
 
     @property
+    def name(self) -> str:
+        return str(self.directories[0]) if self.directories else "(none)"
+
+    @property
     def entries(self) -> tuple[Path, ...]:
         """The files into which a process id is written to move that process into the node."""
         return tuple(_leaf(each) / "cgroup.procs" for each in self.directories)
@@ -127,11 +131,11 @@ class NodeCgroup:
                     continue
             return not pids
 
-        until(f"the processes of {self.directories[0]} to end", empty, timeout)
+        until(f"the processes of {self.name} to end", empty, timeout)
 
     def remove(self, timeout: float = 10.0) -> None:
         """Remove the directories. A cgroup stays busy for a moment after its last process."""
-        until(f"the cgroup {self.directories[0]} to be removable", self._try_remove, timeout)
+        until(f"the cgroup {self.name} to be removable", self._try_remove, timeout)
 
     def _try_remove(self) -> bool:
         for directory in self.directories:

@@ -11,7 +11,7 @@ from typing import IO
 
 from tests.rig.errors import RigError
 
-LOCK = Path("/run/stoker-rig.lock")
+LOCK = Path(os.environ.get("STOKER_RIG_LOCK", "/run/stoker-rig.lock"))
 DEFAULT_TIMEOUT = 1800.0
 
 

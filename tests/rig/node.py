@@ -25,7 +25,7 @@ from tests.rig.bundled import pause_archive
 from tests.rig.cgroups import NodeCgroup
 from tests.rig.containerd_config import ConfigInputs, HostsEntry, PullOptions
 from tests.rig.errors import RigError
-from tests.rig.processes import ProcessId, Stdin, joined, run
+from tests.rig.processes import ProcessId, Stdin, joined, let_go, run
 from tests.rig.records import Record
 from tests.rig.relays import start_relay
 from tests.rig.waiting import until
@@ -121,16 +121,20 @@ class Node:
         record, self._record = self._record, None
         if record is not None:
             record.destroy()
-        self._reap()
+            for child in self._children:
+                child.wait(10)
+        self._children = []
         self._holder = self._containerd = None
 
     def detach(self) -> None:
-        """Let the node outlive this process; attach() finds it again."""
+        """Let the node outlive this object and this process: stop() does nothing any more, attach() finds it again."""
         record = self._live_record()
         assert self._holder is not None
         record.owner = self._holder
         record.details = self._details()
         record.save()
+        let_go(self._children)
+        self._record, self._children = None, []
 
     @classmethod
     def attach(cls, name: str) -> Node:
@@ -247,7 +251,7 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the node to its end."""
         command = self._joined(self.enter_argv(*argv))
-        return run(command, timeout=timeout, check=check, stdin=stdin, environment=self._environment())
+        return run(command, timeout=timeout, check=check, stdin=stdin, environment=self._environment(), shown=argv)
 
     def ctr(
         self,
@@ -347,6 +351,7 @@ class Node:
             "holder": plain(self._holder),
             "containerd": plain(self._containerd),
             "endpoint": str(self.endpoint),
+            "log": str(self.log_file),
         }
 
     def _save_details(self) -> None:

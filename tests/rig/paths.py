@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.rig.errors import MissingToolError
+from tests.rig.errors import MissingToolError, RigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache"
@@ -21,8 +21,15 @@ RUN = Path("/run/stoker-rig")
 DEFAULT_WORKDIR = REPOSITORY / ".stoker-rig"
 
 
+def check_names() -> None:
+    """Overlay options and shell words know no quoting for these."""
+    if set(str(REPOSITORY)) & set(" \t\n,:\\"):
+        raise RigError(f"the rig cannot work in {str(REPOSITORY)!r}: move the repository to a path of plain characters")
+
+
 def node_root(suite: str) -> Path:
     """The cached root filesystem of `suite`, as images/node/build.py names it."""
+    check_names()
     spec = importlib.util.spec_from_file_location("stoker_node_build", NODE_IMAGE / "build.py")
     assert spec is not None
     assert spec.loader is not None

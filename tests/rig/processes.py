@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -83,9 +84,11 @@ def run(
     check: bool = True,
     stdin: Stdin = None,
     environment: dict[str, str] | None = None,
+    shown: Sequence[str | Path] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; raises CommandError with what it said."""
+    """Run a command to its end; raises CommandError with what it said, naming `shown` where that is not `argv`."""
     words = [str(word) for word in argv]
+    told = [str(word) for word in shown or words]
     try:
         done = subprocess.run(
             words,
@@ -98,10 +101,10 @@ def run(
         )
     except subprocess.TimeoutExpired as late:
         said = [(part or b"").decode(errors="replace") for part in (late.stdout, late.stderr)]
-        raise CommandError(words, None, *said) from late
+        raise CommandError(told, None, *said) from late
     out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if check and done.returncode != 0:
-        raise CommandError(words, done.returncode, out, err)
+        raise CommandError(told, done.returncode, out, err)
     return subprocess.CompletedProcess(words, done.returncode, out, err)
 
 
@@ -114,6 +117,22 @@ def _stream(stdin: Stdin) -> Any:
 def joined(entries: Iterable[Path], argv: Sequence[str]) -> list[str]:
     """The command line that moves into the cgroups of `entries` and then becomes `argv`, with the same process id."""
     return ["/bin/sh", str(Path(__file__).with_name("join.sh")), *map(str, entries), "--", *argv]
+
+
+_let_go: list[subprocess.Popen[bytes]] = []
+
+
+def let_go(children: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Leave children running beyond this process, without a word from subprocess about it."""
+    if not _let_go:
+        atexit.register(_forget)
+    _let_go.extend(children)
+
+
+def _forget() -> None:
+    for child in _let_go:
+        if child.poll() is None:
+            child.returncode = 0
 
 
 def living(pids: Iterable[int]) -> list[int]:

@@ -23,6 +23,8 @@ from tests.rig.errors import RigError
 from tests.rig.processes import ProcessId
 
 FILE = "record.json"
+# What this process has recorded, in order; the end of a test session looks whether all of it is gone.
+made: list[Record] = []
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Record:
             raise RigError(
                 f"{self.name} is in use or was left behind: `python -m tests.rig status`, then `... clean`"
             ) from None
+        made.append(self)
         self.save()
 
     def save(self) -> None:

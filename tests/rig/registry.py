@@ -18,12 +18,13 @@ from tests.rig import paths
 from tests.rig.cgroups import NodeCgroup
 from tests.rig.errors import RigError
 from tests.rig.images import Image, Index
-from tests.rig.processes import ProcessId, joined, run
+from tests.rig.processes import ProcessId, joined, let_go, run
 from tests.rig.push import Pushed, RegistryClient, push
 from tests.rig.records import Record
 from tests.rig.waiting import until
 
 START_TIMEOUT = 20.0
+IDENTITY = "X-Rig-Registry"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Registry:
         self.address = f"127.0.0.1:{self.port}"
         self.data_dir = workdir.resolve() / name
         self.log_file = self.data_dir / "registry.log"
+        self._identity = secrets.token_hex(8)
         self._cgroup = NodeCgroup.planned(name)
         self._record: Record | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -125,13 +127,15 @@ class Registry:
         until(f"the registry at {self.address} to answer", self._answers, START_TIMEOUT)
 
     def detach(self) -> None:
-        """Let it outlive this process."""
+        """Let it outlive this object and this process: stop() does nothing any more."""
         assert self._record is not None
         assert self._child is not None
         process = ProcessId.of(self._child.pid)
         assert process is not None
         self._record.owner = process
         self._record.save()
+        let_go([self._child])
+        self._record = self._child = None
 
     def client(self) -> RegistryClient:
         return RegistryClient(self.address, auth=self.options.auth, ca=self.ca)
@@ -164,6 +168,8 @@ class Registry:
             "relativeurls": True,
             "secret": secrets.token_hex(16),
             "draintimeout": "1s",
+            # By it start() tells this registry from another that has the port.
+            "headers": {IDENTITY: [self._identity]},
         }
         if self.options.tls:
             http_part["tls"] = {
@@ -198,7 +204,8 @@ class Registry:
                 http_client = http.client.HTTPConnection(self.address, timeout=2)
             with contextlib.closing(http_client) as connection:
                 connection.request("GET", "/v2/")
-                return connection.getresponse().status in {200, 401}
+                answer = connection.getresponse()
+                return answer.status in {200, 401} and answer.headers[IDENTITY] == self._identity
         return False
 
     def log_tail(self, lines: int = 20) -> str:
