@@ -1,1 +1,3 @@
 """The node daemon of Stoker."""
+
+VERSION = "0.1.0"

@@ -31,69 +31,62 @@ class Limits:
     registry: int
 
 
-Hold = Literal["", "NodeBusy", "RegistryBusy", "RegistryResting", "Backoff", "DiskPressure"]
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the node's state allows: pulls that run by registry, registries that rest until a time, and the rest."""
+
+    running: Mapping[str, int]
+    resting: Mapping[str, float]
+    pressure: bool = False
+    runtime_ready: bool = True
+
+
+Hold = Literal["", "RuntimeDown", "Backoff", "RegistryResting", "NodeBusy", "RegistryBusy", "DiskPressure"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``start``: keys in order; ``holds``: why each of the others waits; ``wake_at``: when time alone changes this."""
+    """``start``: keys in order; ``wake_at``: when time alone changes the answer, None when it does not."""
 
     start: tuple[str, ...]
-    holds: Mapping[str, Hold]
     wake_at: float | None
 
 
-def decide(
-    waiting: Iterable[Waiting],
-    running: Iterable[str],
-    limits: Limits,
-    resting: Mapping[str, float],
-    *,
-    pressure: bool,
-    now: float,
-) -> Decision:
-    """Choose the pulls to start.
-
-    ``running`` has the registry of every running pull; ``resting`` says until when a registry is left alone.
-    """
-    used = Counter(running)
-    free = limits.node - used.total()
+def decide(waiting: Iterable[Waiting], limits: Limits, room: Room, now: float) -> Decision:
+    """Choose the pulls to start."""
+    entries = list(waiting)
+    wake_at = min((due for entry in entries if (due := due_at(entry, room)) > now), default=None)
+    used = Counter(room.running)
     start: list[str] = []
-    holds: dict[str, Hold] = {}
-    wake: list[float] = []
-    for entry in sorted(waiting, key=lambda item: (-item.priority, item.sequence)):
-        hold = _hold(entry, free, used, limits, resting, pressure=pressure, now=now)
-        if not hold:
-            start.append(entry.key)
-            used[entry.registry] += 1
-            free -= 1
+    free = limits.node - used.total()
+    if free <= 0 or room.pressure or not room.runtime_ready:
+        return Decision((), wake_at)
+    for entry in sorted(entries, key=lambda item: (-item.priority, item.sequence)):
+        if due_at(entry, room) > now or used[entry.registry] >= limits.registry:
             continue
-        holds[entry.key] = hold
-        if hold == "Backoff":
-            wake.append(entry.not_before)
-        elif hold == "RegistryResting":
-            wake.append(max(resting[entry.registry], entry.not_before))
-    return Decision(tuple(start), holds, min(wake, default=None))
+        start.append(entry.key)
+        used[entry.registry] += 1
+        free -= 1
+        if free == 0:
+            break
+    return Decision(tuple(start), wake_at)
 
 
-def _hold(
-    entry: Waiting,
-    free: int,
-    used: Mapping[str, int],
-    limits: Limits,
-    resting: Mapping[str, float],
-    *,
-    pressure: bool,
-    now: float,
-) -> Hold:
+def due_at(entry: Waiting, room: Room) -> float:
+    """Return the time from which nothing but limits holds the pull."""
+    return max(entry.not_before, room.resting.get(entry.registry, 0.0))
+
+
+def why(entry: Waiting, limits: Limits, room: Room, now: float) -> Hold:
+    """Say what a pull waits for; empty when it could start."""
+    if not room.runtime_ready:
+        return "RuntimeDown"
     if entry.not_before > now:
         return "Backoff"
-    if resting.get(entry.registry, 0.0) > now:
+    if room.resting.get(entry.registry, 0.0) > now:
         return "RegistryResting"
-    if free <= 0:
+    if sum(room.running.values()) >= limits.node:
         return "NodeBusy"
-    if used.get(entry.registry, 0) >= limits.registry:
+    if room.running.get(entry.registry, 0) >= limits.registry:
         return "RegistryBusy"
-    if pressure:
-        return "DiskPressure"
-    return ""
+    return "DiskPressure" if room.pressure else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from stokerd.images.jobs import Item, Pull
 from stokerd.images.presence import Presence, Present
 from stokerd.images.progress import PullProgress
 from stokerd.images.pull import Pulled, Puller, PullOrder
-from stokerd.images.queue import Hold, Limits, Waiting, decide
+from stokerd.images.queue import Hold, Limits, Room, Waiting, decide, why
 from stokerd.images.retry import Backoff, registry_rest
 from stokerd.runtime.protocol import Runtime
 
@@ -85,7 +86,7 @@ class Scheduler:
         self._strikes: dict[str, int] = {}
         self._sequence = 0
         self._changed = asyncio.Event()
-        self.holds: dict[str, Hold] = {}
+        self._room = Room({}, self._resting)
         runtime.on_change(self._changed.set)
 
     # ------------------------------------------------------------------------------------------ who wants what
@@ -132,6 +133,17 @@ class Scheduler:
     def waiting(self) -> int:
         return len(self._pulls) - self.running
 
+    def hold(self, key: str) -> Hold:
+        """Say what a pull waits for, as of the last decision; empty when it runs or is unknown."""
+        pull = self._pulls.get(key)
+        if pull is None or pull.running:
+            return ""
+        return why(self._waiting(pull), self._policy.limits, self._room, self._clock.monotonic())
+
+    @staticmethod
+    def _waiting(pull: Pull) -> Waiting:
+        return Waiting(pull.key, pull.registry, pull.priority, pull.sequence, pull.not_before)
+
     # ------------------------------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
@@ -154,17 +166,15 @@ class Scheduler:
         if self.waiting == 0:
             return None
         pressed = await self._under_pressure()
-        idle = [pull for pull in self._pulls.values() if not pull.running]
         now = self._clock.monotonic()
-        decision = decide(
-            [Waiting(pull.key, pull.registry, pull.priority, pull.sequence, pull.not_before) for pull in idle],
-            [pull.registry for pull in self._pulls.values() if pull.running and not pull.closing],
-            self._policy.limits,
+        self._room = Room(
+            Counter(pull.registry for pull in self._pulls.values() if pull.running and not pull.closing),
             self._resting,
             pressure=pressed,
             runtime_ready=self._runtime.ready,
-            now=now,
         )
+        waiting = (self._waiting(pull) for pull in self._pulls.values() if not pull.running)
+        decision = decide(waiting, self._policy.limits, self._room, now)
         for key in decision.start:
             pull = self._pulls[key]
             if pull.items:  # it may have been dropped while the pressure was read

@@ -1,0 +1,47 @@
+"""Metrics of the process and of the calls to containerd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_LONG_CALLS = frozenset({"cri.PullImage"})
+
+
+class RuntimeMetrics:
+    """Counts every call to containerd by method and status, and how long it took."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._calls = Counter("stoker_runtime_calls", "Calls to containerd.", ["method", "status"], registry=registry)
+        self._seconds = Histogram(
+            "stoker_runtime_call_seconds", "Duration of calls to containerd, pulls left aside.", ["method"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+
+    def observe(self, method: str, status: str, seconds: float) -> None:
+        """`runtime.status.Observer`."""
+        self._calls.labels(method, status).inc()
+        if method not in _LONG_CALLS:
+            self._seconds.labels(method).observe(seconds)
+
+
+class ProcessMetrics(Collector):
+    """Memory, CPU time and open files of the daemon, read when they are asked for."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._process = psutil.Process()
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        with self._process.oneshot():
+            times = self._process.cpu_times()
+            resident = self._process.memory_info().rss
+            files = self._process.num_fds()
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", value=resident)
+        yield CounterMetricFamily("process_cpu_seconds", "CPU time used.", value=times.user + times.system)
+        yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", value=files)

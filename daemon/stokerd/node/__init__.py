@@ -1,0 +1,1 @@
+"""The daemon's own account: health, readiness, and advice on the node."""

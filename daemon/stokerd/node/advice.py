@@ -1,0 +1,171 @@
+"""What would make this node faster or safer. Pure: from what was found out to advice with remedies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker.objects.node import Advice
+from stokerd.images.space import FileSystem, Margins, human
+from stokerd.runtime.types import RuntimeInfo
+
+_OLDEST_CONTAINERD = (1, 6)
+_FIRST_GOOD_CRIU = (4, 0)
+_SMALL_DISK = 20 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What advice is given on. Problems are lines for people, without secrets."""
+
+    info: RuntimeInfo | None
+    disk: FileSystem | None
+    margins: Margins
+    pressure: float | None
+    """I/O pressure in percent, None where the kernel does not tell it."""
+    credential_problems: tuple[str, ...] = ()
+    journal_problem: str = ""
+    group: str = ""
+    group_exists: bool = True
+
+
+def advise(findings: Findings) -> list[Advice]:
+    """Return advice, the gravest first."""
+    found: list[Advice] = []
+    if findings.info is not None:
+        found += _on_runtime(findings.info)
+    if findings.disk is not None:
+        found += _on_disk(findings.disk, findings.margins)
+    if findings.pressure is None:
+        found.append(
+            Advice(
+                severity="info",
+                subject="I/O pressure",
+                message="the kernel does not tell I/O pressure, so pulls do not make way for busy disks",
+                remedy="boot with psi=1",
+            )
+        )
+    for problem in findings.credential_problems:
+        found.append(Advice(severity="warning", subject="credentials", message=problem))
+    if findings.journal_problem:
+        found.append(Advice(severity="error", subject="journal", message=findings.journal_problem))
+    if findings.group and not findings.group_exists:
+        found.append(
+            Advice(
+                severity="info",
+                subject="group",
+                message=f"group {findings.group!r} does not exist: only root may use stoker on this node",
+                remedy=f"groupadd --system {findings.group}",
+            )
+        )
+    order = {"error": 0, "warning": 1, "info": 2}
+    return sorted(found, key=lambda entry: order[entry.severity])
+
+
+def _on_runtime(info: RuntimeInfo) -> list[Advice]:
+    found = []
+    if info.version_tuple() < _OLDEST_CONTAINERD:
+        found.append(
+            Advice(
+                severity="error",
+                subject="containerd",
+                message=f"containerd {info.version} is older than 1.6, the oldest that is supported",
+                remedy="upgrade containerd",
+            )
+        )
+    if not info.decompressors:
+        found.append(
+            Advice(
+                severity="warning",
+                subject="unpacking",
+                message="containerd unpacks gzip layers with its slow built-in code",
+                remedy="put igzip (package isal) or unpigz (package pigz) on containerd's PATH and restart it",
+            )
+        )
+    if not info.capability("pin").available:
+        found.append(
+            Advice(
+                severity="warning",
+                subject="pins",
+                message=info.capability("pin").detail,
+                remedy="upgrade containerd to 1.7 or later, or keep images (stoker image keep)",
+            )
+        )
+    if info.snapshotter != "overlayfs":
+        found.append(
+            Advice(
+                severity="info",
+                subject="snapshotter",
+                message=f"snapshotter {info.snapshotter}: progress of unpacking may be coarse",
+            )
+        )
+    found += _on_criu(info)
+    return found
+
+
+def _on_criu(info: RuntimeInfo) -> list[Advice]:
+    if not info.criu_version:
+        return [
+            Advice(
+                severity="info",
+                subject="CRIU",
+                message="CRIU is not installed: containers cannot be checkpointed",
+                remedy="install the package criu",
+            )
+        ]
+    try:
+        version = tuple(int(part) for part in info.criu_version.split(".")[:2])
+    except ValueError:
+        return []
+    if version < _FIRST_GOOD_CRIU:
+        return [
+            Advice(
+                severity="warning",
+                subject="CRIU",
+                message=f"CRIU {info.criu_version} is too old for current kernels",
+                remedy="install CRIU 4.1 or later",
+            )
+        ]
+    return []
+
+
+def _on_disk(disk: FileSystem, margins: Margins) -> list[Advice]:
+    found = []
+    if disk.free_bytes < margins.floor_bytes:
+        found.append(
+            Advice(
+                severity="error",
+                subject="disk",
+                message=f"{disk.path} has only {human(disk.free_bytes)} free: nothing is pulled under "
+                f"{human(margins.floor_bytes)}",
+                remedy="remove images (stoker image ls, stoker image rm) or make the file system larger",
+            )
+        )
+    elif disk.free_bytes < margins.reserve_bytes:
+        found.append(
+            Advice(
+                severity="warning",
+                subject="disk",
+                message=f"{disk.path} has {human(disk.free_bytes)} free, less than the reserve of "
+                f"{human(margins.reserve_bytes)}: no new image will be let in",
+                remedy="remove images, make the file system larger, or lower images.disk_reserve",
+            )
+        )
+    if disk.total_bytes < _SMALL_DISK:
+        found.append(
+            Advice(
+                severity="info",
+                subject="disk",
+                message=f"{disk.path} has {human(disk.total_bytes)} in all: AI images often need that much alone",
+                remedy="put containerd's root on a larger disk",
+            )
+        )
+    if disk.total_inodes and disk.free_inodes < margins.reserve_inodes:
+        found.append(
+            Advice(
+                severity="warning",
+                subject="disk",
+                message=f"{disk.path} has only {disk.free_inodes} inodes free",
+                remedy="make the file system anew with more inodes (mkfs -N)",
+            )
+        )
+    return found
