@@ -1,0 +1,84 @@
+# Everything that people and CI do here. `make help` lists the targets.
+# On a fresh Debian machine, as root: `make test`. Without root: `make check` and `make test-unit`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The first Python that is new enough; only for making the virtual environment.
+PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do \
+	if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$each; break; fi; done)
+BIN := .venv/bin
+NAME ?= dev
+SUITE ?= forky
+SUITES ?= forky
+ALL_SUITES := bookworm,trixie,forky
+# Extra words for pytest: make test PYTEST_ARGS="-k pull -x"
+PYTEST_ARGS ?=
+
+.PHONY: help python bootstrap venv check test test-unit test-matrix rig-up rig-shell rig-down rig-status rig-clean \
+	stubs bench demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later was found; on Debian: apt-get install python3" >&2; exit 2; }
+
+bootstrap: python ## packages, virtual environment, registry and the roots of SUITES
+	@$(PYTHON) tests/rig/bootstrap.py --suites "$(SUITES)"
+
+venv: python ## the virtual environment alone; needs no root
+	@$(PYTHON) tests/rig/bootstrap.py --only-venv
+
+check: venv ## lint, format, types, layers, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests/rig tests/integration tests/conftest.py images/node
+	$(BIN)/lint-imports
+	$(BIN)/python cri_stubs/generate.py --check
+
+test: SUITES := forky
+test: bootstrap ## all tests, nodes of forky (needs root)
+	STOKER_SUITES=forky $(BIN)/python -m pytest tests $(PYTEST_ARGS)
+
+test-unit: venv ## the tests that need neither root nor a rig
+	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+test-matrix: SUITES := $(ALL_SUITES)
+test-matrix: bootstrap ## integration and conformance on containerd 1.6, 1.7 and 2.1 (needs root)
+	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest tests/integration tests/conformance $(PYTEST_ARGS)
+
+rig-up: SUITES := $(SUITE)
+rig-up: bootstrap ## start a registry and a node and leave them running: NAME=dev SUITE=forky
+	@$(BIN)/python -m tests.rig up --name "$(NAME)" --suite "$(SUITE)"
+
+rig-shell: ## a shell in the node NAME
+	@$(BIN)/python -m tests.rig shell "$(NAME)"
+
+rig-down: ## stop the node NAME and its registry
+	@$(BIN)/python -m tests.rig down "$(NAME)"
+
+rig-status: ## list nodes and registries
+	@$(BIN)/python -m tests.rig status
+
+rig-clean: ## remove what dead runs left
+	@$(BIN)/python -m tests.rig clean
+
+stubs: bootstrap ## generate cri_stubs again
+	$(BIN)/python cri_stubs/generate.py
+
+bench: bootstrap ## run the benchmarks
+	@test -f bench/__main__.py || { echo "there are no benchmarks yet" >&2; exit 1; }
+	$(BIN)/python -m bench
+
+demo: bootstrap ## show the product on a node
+	@test -x deploy/demo.sh || { echo "there is no demo yet" >&2; exit 1; }
+	deploy/demo.sh
+
+clean: ## remove caches, the virtual environment and what the rig left; keeps node roots
+	if [ -x $(BIN)/python ] && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m tests.rig clean; fi
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache/images build dist
+	find . -name __pycache__ -not -path './.cache/*' -prune -exec rm -rf {} +
