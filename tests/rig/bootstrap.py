@@ -7,8 +7,6 @@ Installs what is missing and nothing else, and says so first; a second run finds
 library only. Exit codes: 0 ready, 1 a step failed, 2 this machine is not one that it can make ready (it says why).
 """
 
-# ruff: noqa: T201 - a program for people
-
 from __future__ import annotations
 
 import argparse
@@ -156,9 +154,9 @@ def make_venv() -> None:
     if not python.exists() or not _works(python):
         run([sys.executable, "-m", "venv", "--clear", VENV])
     STAMP.unlink(missing_ok=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     constraints = REPOSITORY / "constraints.txt"
-    bounds = ["--constraint", constraints] if constraints.is_file() else []
+    bounds: list[str | Path] = ["--constraint", constraints] if constraints.is_file() else []
     run([*pip, "--upgrade", "pip>=25.1"])  # the first that knows --group
     run([*pip, *bounds, "--editable", REPOSITORY, "--group", f"{REPOSITORY / 'pyproject.toml'}:dev"])
     STAMP.write_text(dependencies_hash(), encoding="utf-8")
@@ -210,7 +208,7 @@ def steps(*, suites: Sequence[str], rig: bool) -> list[Step]:
         found.append(Step("docker-registry and upstream .proto files", True, lambda: run(["bash", FETCH_DEBS])))
     roots = missing_roots(suites) if rig else []
     if roots:
-        build = [sys.executable, BUILD_ROOT, *roots]
+        build: list[str | Path] = [sys.executable, BUILD_ROOT, *roots]
         found.append(Step(f"node roots: {' '.join(roots)}", True, lambda: run(build)))
     return found
 
