@@ -105,7 +105,7 @@ class Writing:
 @dataclass(slots=True)
 class Snapshot:
     info: SnapshotInfo
-    usage: Usage = Usage(0, 0)
+    usage: Usage
 
 
 @dataclass(slots=True)
@@ -167,6 +167,12 @@ class Store:
         blob = self.blobs.pop(digest, None)
         if blob is not None:
             self.disk.give(blob.size, 1)
+
+    def label(self, digest: str, labels: Mapping[str, str]) -> None:
+        """Add labels to a blob."""
+        if digest not in self.blobs:
+            raise RuntimeNotFound(f"content {digest}: not found", status="NOT_FOUND")
+        self.blobs[digest].labels.update(labels)
 
     def body(self, digest: str) -> bytes | None:
         """Return the content of a document, None for what is not there."""

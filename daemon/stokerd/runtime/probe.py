@@ -62,7 +62,7 @@ async def probe(wire: Wire, found: Found, registry_config: str) -> RuntimeInfo:
         decompressors=programs.decompressors,
         sandbox_image=str(config.get("sandboxImage") or ""),
     )
-    return _with_capabilities(info)
+    return with_capabilities(info)
 
 
 async def cri_plugin_problem(wire: Wire) -> str:
@@ -134,7 +134,7 @@ async def _program_version(name: str, directories: Sequence[str], pid: int, host
     return match.group(0) if match else ""
 
 
-def _with_capabilities(info: RuntimeInfo) -> RuntimeInfo:
+def with_capabilities(info: RuntimeInfo) -> RuntimeInfo:
     version = info.version_tuple()
     pinning = version >= PINNING_SINCE
     overlay = info.snapshotter == "overlayfs"
