@@ -10,19 +10,38 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-_URL_CREDENTIALS = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@]+@")
-_SECRET_FIELD = re.compile(
-    r"(?i)(\b(?:authorization|password|passwd|secret|token|identitytoken|registrytoken|access_token|auth)\b"
-    r"[\"']?\s*[:=]\s*[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',;&}]+"
+_FIELD = r"(?<![\w-])(?:[\w-]{0,40}(?:password|passwd|secret|token|credential|authorization)[\w-]{0,40}|auth)"
+_HARMLESS_PARAMETERS = "scope|service|ns|digest|mount|from|n|last"  # of the registry API and of token servers
+
+_REDACTIONS: tuple[re.Pattern[str], ...] = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # Headers. "authorization: " alone is also a piece of prose in containerd's messages.
+        r"(?i)(\bauthorization\s*[:=]\s*\[?(?:basic|bearer)\s+)\[?[^\s\"',;\]]+\]?",
+        r"(?i)(\bauthorization\s*[:=]\s*\[?(?:digest|negotiate|ntlm|token|apikey|aws4-[\w-]+)\s)[^\n]+",
+        r"(?i)(\bauthorization\s*[:=]\s*)(?=\S{0,200}\d|\S{16})\[?[^\s\"',;\]]+\]?(?=[ \"',;\]]*(?:\n|$))",
+        r"(?i)(\bx-[\w-]{0,40}(?:auth|token|secret|password|key|signature)[\w-]{0,40}\s*:\s*)\[?[^\s\"',;\]]+\]?",
+        r"(?i)(\b(?:password|passwd)\s*:\s*)[^\s\"',;}]+(?=\s*(?:[,;}\n]|$))",
+        # Parameters of URLs and of forms: signatures of presigned URLs come under many names.
+        rf"(?i)([?&](?!(?:{_HARMLESS_PARAMETERS})=)[\w.%-]{{1,80}}=)[^&\s\"'<>#]+",
+        # Fields: JSON, once more quoted or not, and what Python and Go print of a map; the end may be cut off.
+        rf"(?i)(\\*[\"']{_FIELD}\\*[\"']\s*:\s*)"
+        r"(?:\"(?:[^\"\\]|\\.)*(?:\"|\\?$)|'(?:[^'\\]|\\.)*(?:'|\\?$)|(\\+)\".*?(?:(?<!\\)\2\"|$)|[^\s,}\]\[{\"']+)",
+        rf"(?i)({_FIELD}=)(?:\"(?:[^\"\\]|\\.)*(?:\"|\\?$)|[^\s\"',;&}}]+)",
+        # Credentials that stand alone; "basic authentication" is none.
+        r"\b((?i:basic|bearer)\s+)(?=[\w+/.~-]*(?:\d|[a-z][A-Z]|=))[\w+/=.~-]{8,}",
+        r"()\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*",
+    )
 )
-_AUTH_SCHEME = re.compile(r"(?i)\b(basic|bearer)\s+[A-Za-z0-9+/=._~-]{8,}")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s\"<>]*@")
 
 
 def redact(text: str) -> str:
-    """Return *text* without credentials in URLs, authorization headers and fields that are named like secrets."""
-    text = _URL_CREDENTIALS.sub(r"\g<scheme>", text)
-    text = _SECRET_FIELD.sub(r"\1[redacted]", text)
-    return _AUTH_SCHEME.sub(r"\1 [redacted]", text)
+    """Return *text* without the secrets that are known by their place: in URLs, headers, and fields named like one."""
+    text = _URL_CREDENTIALS.sub("", text)
+    for pattern in _REDACTIONS:
+        text = pattern.sub(r"\1[redacted]", text)
+    return text
 
 
 class StokerError(Exception):
