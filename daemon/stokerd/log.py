@@ -27,7 +27,9 @@ def configure(settings: DaemonSettings) -> None:
         structlog.processors.format_exc_info,
         _without_secrets,
     ]
-    renderer: Any = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(pad_event_to=40)
+    renderer: Any = structlog.processors.JSONRenderer()
+    if not json:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=40)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),

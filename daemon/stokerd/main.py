@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+# structlog imports rich wherever it is installed; the daemon never uses it, and it would cost 5 MiB.
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+
+# ruff: noqa: E402
 import argparse
 import asyncio
 import contextlib
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

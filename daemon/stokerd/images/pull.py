@@ -146,6 +146,7 @@ class Puller:
                 "is something else removing images on this node?",
                 retryable=True,
             )
+        await watch.last_look()
         await self._learn(watch)
         await self._runtime.leases.delete(lease.id, sync=False)
         progress = complete(watch.progress)

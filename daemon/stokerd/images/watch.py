@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import structlog
+
 from stokerd.errors import RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable, StokerError
 from stokerd.images.budget import DiskBudget
 from stokerd.images.manifests import (
@@ -24,6 +26,7 @@ from stokerd.images.space import Presence
 from stokerd.runtime.protocol import Runtime
 from stokerd.runtime.types import Lease, Usage
 
+_log = structlog.get_logger("images")
 _DOCUMENT_LIMIT = 4 << 20
 _PATIENCE_FOR_CONFIG = 3
 """Looks after which the disk is judged by the manifest alone, when the configuration does not come."""
@@ -120,6 +123,19 @@ class PullWatch:
             hint="look at the registry's load and at the network between it and this node",
         )
 
+    async def last_look(self) -> None:
+        """See what a pull that has succeeded left: a quick one is over before anything was seen of it."""
+        try:
+            seen = await self._observe()
+            if self.manifest is None:
+                await self._find_manifest(seen)
+            if self.manifest is not None:
+                await self._find_config(self.manifest, seen)
+                now = measure(self.manifest, self.config, self.baseline, seen, self._expected)
+                self.progress = advance(self.progress, now)
+        except StokerError as error:
+            _log.debug("progress could not be completed", image=self.subject.name, why=error.message)
+
     async def _look(self) -> Observation:
         seen = await self._observe()
         if self.manifest is None:
@@ -152,14 +168,14 @@ class PullWatch:
 
     async def _find_manifest(self, seen: Observation) -> None:
         """Look through the blobs that came first: an index, then the manifest that it names for this machine."""
-        if self._chosen:
-            if self._chosen in seen.blobs:
-                await self._examine(self._chosen)
-            return
         for digest in sorted(seen.blobs - self._examined):
+            if self._chosen:
+                break
             await self._examine(digest)
-            if self.manifest is not None or self._chosen:
+            if self.manifest is not None:
                 return
+        if self._chosen and self._chosen in seen.blobs:
+            await self._examine(self._chosen)
 
     async def _examine(self, digest: str) -> None:
         self._examined.add(digest)

@@ -1,0 +1,75 @@
+"""Fixtures of the integration tests: stokerd on a node, and images to warm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.integration.daemon import Stokerd, Store
+from tests.rig.images import ImageSpec, build
+from tests.rig.node import Node
+from tests.rig.push import Pushed
+from tests.rig.registry import Registry
+
+_numbers = itertools.count()
+
+
+class MakeStokerd(Protocol):
+    """Makes (and starts, unless told not to) a stokerd; tables of settings as keywords."""
+
+    def __call__(self, node: Node, *, start: bool = True, **settings: Mapping[str, Any]) -> Stokerd: ...
+
+
+@pytest.fixture
+def make_stokerd(rig: Path) -> Iterator[MakeStokerd]:
+    made: list[Stokerd] = []
+
+    def make(node: Node, *, start: bool = True, **settings: Mapping[str, Any]) -> Stokerd:
+        daemon = Stokerd(node, rig / f"s{next(_numbers)}", settings=settings)
+        made.append(daemon)
+        if start:
+            daemon.start()
+        return daemon
+
+    yield make
+    for daemon in made:
+        if daemon.running:
+            assert daemon.stop() == 0
+        else:
+            daemon.stop()
+
+
+@pytest.fixture
+def stokerd(make_stokerd: MakeStokerd, clean_node: Node) -> Stokerd:
+    """A stokerd on the shared node, whose store is put back as it was afterwards."""
+    return make_stokerd(clean_node)
+
+
+@pytest.fixture
+def clean_node(node: Node) -> Iterator[Node]:
+    """The shared node; images that the test brought are removed after it."""
+    before = Store.of(node)
+    yield node
+    more = sorted(Store.of(node).images - before.images)
+    if more:
+        node.ctr("images", "rm", "--sync", *more)
+
+
+class Publish(Protocol):
+    """Builds an image and pushes it to the shared registry under a name of its own."""
+
+    def __call__(self, spec: ImageSpec | None = None, *, tag: str = "v1", name: str | None = None) -> Pushed: ...
+
+
+@pytest.fixture
+def publish(registry: Registry) -> Publish:
+    def make(spec: ImageSpec | None = None, *, tag: str = "v1", name: str | None = None) -> Pushed:
+        number = next(_numbers)
+        image = build(spec or ImageSpec())
+        return registry.push(name or f"test/image{number}", image, tag=tag)
+
+    return make
