@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,13 @@ def hosts_toml(server: str | None, entries: tuple[HostsEntry, ...]) -> str:
     return "\n".join([*top, toml.dump({"host": hosts})])
 
 
+def _with_own_ca(entry: HostsEntry, target: Path) -> HostsEntry:
+    if entry.ca is None:
+        return entry
+    shutil.copyfile(entry.ca, target)
+    return replace(entry, ca=target)
+
+
 def _host_table(entry: HostsEntry) -> dict[str, Any]:
     table: dict[str, Any] = {"capabilities": list(entry.capabilities)}
     if entry.ca is not None:
@@ -135,10 +143,14 @@ def _url(server: str) -> str:
 def write_hosts(certs_dir: Path, registry: str, *entries: HostsEntry, server: str | None = None) -> Path:
     """Say where images named `registry/...` come from. containerd reads it at every pull; no restart is needed.
 
-    Without entries the registry itself is used over plain HTTP.
+    Without entries the registry itself is used over plain HTTP. Certificates are copied beside the file, because a node
+    sees nothing of the machine's but its own directories.
     """
     directory = certs_dir / registry
     directory.mkdir(parents=True, exist_ok=True)
+    inside = tuple(_with_own_ca(each, directory / f"ca-{number}.crt") for number, each in enumerate(entries))
     file = directory / "hosts.toml"
-    file.write_text(hosts_toml(server or registry, entries or (HostsEntry(registry),)), encoding="utf-8")
+    aside = directory / "hosts.toml.new"
+    aside.write_text(hosts_toml(server or registry, inside or (HostsEntry(registry),)), encoding="utf-8")
+    aside.rename(file)
     return file
