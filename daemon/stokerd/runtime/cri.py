@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cri_stubs.cri.v1 import runtime_pb2
 from cri_stubs.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
-from stokerd.errors import RuntimeFailure, RuntimeUnavailable
+from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeUnavailable
 from stokerd.runtime import convert
 from stokerd.runtime.channel import Wire
 from stokerd.runtime.types import CriImage, ImageFs, RegistryAuth
@@ -67,4 +67,6 @@ class CriImageService:
 
 
 def _spec(ref: str) -> runtime_pb2.ImageSpec:
+    if not ref:  # to CRI it is the beginning of every image's id, and it would remove the only one there is
+        raise RuntimeInvalid("the name of an image must not be empty")
     return runtime_pb2.ImageSpec(image=ref)
