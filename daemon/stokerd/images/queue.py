@@ -1,12 +1,13 @@
 """Which pulls start now. Pure: from the queue, the limits and the time it names those to start and when to look again.
 
 Priorities order the queue, the time of asking breaks ties. A limit holds for the node and for each registry; a registry
-that answered 429 rests as a whole; while the disk is under pressure nothing new starts.
+that answered 429 rests as a whole; while the disk is under pressure, or the runtime is away, nothing new starts.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -48,28 +49,43 @@ Hold = Literal["", "RuntimeDown", "Backoff", "RegistryResting", "NodeBusy", "Reg
 class Decision:
     """``start``: keys in order; ``wake_at``: when time alone changes the answer, None when it does not."""
 
-    start: tuple[str, ...]
-    wake_at: float | None
+    start: tuple[str, ...] = ()
+    wake_at: float | None = None
 
 
 def decide(waiting: Iterable[Waiting], limits: Limits, room: Room, now: float) -> Decision:
-    """Choose the pulls to start."""
-    entries = list(waiting)
-    wake_at = min((due for entry in entries if (due := due_at(entry, room)) > now), default=None)
+    """Choose the pulls to start. A long queue is gone through once, and not at all while nothing can start."""
     used = Counter(room.running)
-    start: list[str] = []
     free = limits.node - used.total()
     if free <= 0 or room.pressure or not room.runtime_ready:
-        return Decision((), wake_at)
-    for entry in sorted(entries, key=lambda item: (-item.priority, item.sequence)):
-        if due_at(entry, room) > now or used[entry.registry] >= limits.registry:
+        return Decision()  # until a pull ends, the disk calms down or the runtime is back
+    due: defaultdict[str, list[Waiting]] = defaultdict(list)
+    later: dict[str, float] = {}
+    for entry in waiting:
+        registry = entry.registry
+        if used[registry] >= limits.registry:
             continue
-        start.append(entry.key)
-        used[entry.registry] += 1
-        free -= 1
-        if free == 0:
-            break
-    return Decision(tuple(start), wake_at)
+        at = due_at(entry, room)
+        if at <= now:
+            due[registry].append(entry)
+        else:
+            later[registry] = min(at, later.get(registry, at))
+    # Of any one registry only its best few can be among those that start.
+    best = (
+        entry
+        for registry, entries in due.items()
+        for entry in heapq.nsmallest(min(free, limits.registry - used[registry]), entries, key=_order)
+    )
+    start = heapq.nsmallest(free, best, key=_order)
+    used.update(entry.registry for entry in start)
+    wake: Iterable[float] = ()
+    if len(start) < free:
+        wake = (at for registry, at in later.items() if used[registry] < limits.registry)
+    return Decision(tuple(entry.key for entry in start), min(wake, default=None))
+
+
+def _order(entry: Waiting) -> tuple[int, int]:
+    return -entry.priority, entry.sequence
 
 
 def due_at(entry: Waiting, room: Room) -> float:
