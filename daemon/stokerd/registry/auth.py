@@ -114,8 +114,8 @@ class Authorizer:
         if answer.status in (404, 405, 410):
             what = f"the token server that the registry names does not know such requests (HTTP {answer.status})"
             raise RegistryProtocol(what, subject, status=answer.status)
-        # 400 is how some servers say that a refresh token is not valid.
-        refused = credential is not None and answer.status in (400, 401, 403)
+        # Some say 400 to a refresh token that is not valid, and some 403 to nobody.
+        refused = answer.status in (401, 403) or (answer.status == 400 and credential is not None)
         raise error_for_answer(
             401 if refused else answer.status,
             answer.headers,
@@ -127,8 +127,10 @@ class Authorizer:
 
 
 def source_hint(credential: Credential | None) -> str | None:
-    """Return a hint at where refused credentials came from, None when there were none."""
-    return None if credential is None else f"the credentials that were refused are those of {credential.source}"
+    """Return what to say of refused credentials: where they came from, or that there were none."""
+    if credential is None:
+        return "no credentials were sent; give some, or check the name: what does not exist may look the same"
+    return f"the credentials that were refused are those of {credential.source}"
 
 
 def _basic(credential: Credential | None) -> str | None:

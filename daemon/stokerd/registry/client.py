@@ -189,8 +189,11 @@ class RegistryClient:
             except (RegistryUnauthorized, RegistryDenied, ManifestNotFound) as error:
                 # Some registries hide from one what they show to another.
                 failures.append(error)
-        # "Who are you?" tells less than any other refusal.
-        raise next((error for error in failures if not isinstance(error, RegistryUnauthorized)), failures[0])
+            except RegistryError as error:
+                if error.retryable or not failures:
+                    raise
+                failures.append(error)
+        raise _most_telling(failures)
 
     async def _ask(
         self, endpoint: RegistryEndpoint, wanted: _Wanted, credential: Credential | None, *, persistent: bool
@@ -218,14 +221,16 @@ class RegistryClient:
             answer = await send(header)
         if answer.ok:
             return answer
-        refused = answer.status in (401, 403) and header is not None and not answer.foreign
+        hint = None
+        if answer.status in (401, 403) and not answer.foreign:
+            hint = source_hint(credential)
         raise error_for_answer(
             answer.status,
             answer.headers,
             answer.body,
             wanted.subject(urlsplit(answer.url).netloc) if answer.foreign else subject,
             now=datetime.now(UTC),
-            hint=source_hint(credential) if refused else None,
+            hint=hint,
         )
 
 
@@ -280,6 +285,16 @@ def _check_digest(body: bytes, digest: str, subject: Subject) -> None:
     if not has_digest(body, digest):
         actual = digest_of(body, digest.partition(":")[0])
         raise DigestMismatch(f"the content should have the digest {digest} and has {actual}", subject, status=200)
+
+
+def _most_telling(failures: Sequence[RegistryError]) -> RegistryError:
+    """Return one of the failures that the credentials had in turn; the last is that of nobody."""
+    *asked, nobody = failures
+    for error in asked:
+        if not isinstance(error, RegistryUnauthorized):
+            return error
+    # To nobody only "not found" is a verdict; anything else may just mean that nobody is asking.
+    return asked[0] if asked and not isinstance(nobody, ManifestNotFound) else nobody
 
 
 def _with_earlier(failures: Sequence[RegistryError]) -> RegistryError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 from posixpath import normpath
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from stokerd.errors import ConfigError
 from stokerd.registry.references import DEFAULT_HOST
@@ -153,13 +153,8 @@ class _Reader:
     def _address(self, server: str) -> tuple[Literal["http", "https"], str, str]:
         if not server:
             return "https", "", "/v2"
-        try:
-            parts = urlsplit(server if server.startswith("http") else f"https://{server}")
-            good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            good = False
-            parts = urlsplit("")
-        if not good or parts.query or parts.fragment or "@" in parts.netloc or not server.isascii():
+        parts = _split_server(server)
+        if parts is None:
             self._wrong("", "this is neither a host nor a plain http or https URL")
             return "https", "", "/v2"
         path = normpath(parts.path) if parts.path.strip("/") else ""
@@ -229,6 +224,17 @@ class _Reader:
                 # The value may be a secret, so it is not shown.
                 self._wrong(f'header."{name}"', "this is not a header, or its value is none")
         return tuple(headers)
+
+
+def _split_server(server: str) -> SplitResult | None:
+    """Return the parts of a host or of a URL, None if it is neither."""
+    try:
+        parts = urlsplit(server if server.startswith("http") else f"https://{server}")
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    extra = parts.query or parts.fragment or "@" in parts.netloc or parts.netloc.endswith(":")
+    return parts if good and not extra and all("!" <= c <= "~" for c in server) else None
 
 
 def _is_header_value(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import stat
 import time
@@ -131,26 +132,26 @@ def _load(path: Path, known: _File | None) -> _File:
     """Return what *path* says now; *known* if it has not changed since."""
     source = f"file {path}"
     try:
-        # Not blocking: opening a pipe that nobody writes to would never return.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with io.BufferedReader(io.FileIO(path, opener=_open)) as file:
+            status = os.fstat(file.fileno())
+            signature = (status.st_mtime_ns, status.st_dev, status.st_ino, status.st_size)
+            if known is not None and known.signature == signature:
+                return known
+            if not stat.S_ISREG(status.st_mode):
+                return _broken(source, "it is not a regular file")
+            data = file.read(_MAX_FILE + 1)
     except (FileNotFoundError, NotADirectoryError):
         return _File(None, DockerConfig(source))
     except OSError as error:
         return _broken(source, error.strerror or str(error))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        signature = (status.st_mtime_ns, status.st_dev, status.st_ino, status.st_size)
-        if known is not None and known.signature == signature:
-            return known
-        if not stat.S_ISREG(status.st_mode):
-            return _broken(source, "it is not a regular file")
-        try:
-            data = file.read(_MAX_FILE + 1)
-        except OSError as error:
-            return _broken(source, error.strerror or str(error))
     if len(data) > _MAX_FILE:
         return _broken(source, f"it is larger than {_MAX_FILE} bytes")
     return _File(signature, parse_docker_config(data, source))
+
+
+def _open(path: str, flags: int) -> int:
+    # Not blocking: opening a pipe that nobody writes to would never return.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _broken(source: str, why: str) -> _File:
