@@ -105,6 +105,7 @@ class MemoryCri:
 
     async def pull(self, ref: str, *, auth: RegistryAuth | None = None, lease: str | None = None) -> str:
         async def work() -> str:
+            _named(ref, CALL)
             name = Reference.parse(ref)
             if name is None:
                 raise RuntimeFailure(
@@ -160,8 +161,7 @@ class MemoryCri:
         await self._session.call("cri.Version", lambda: None)
 
     def _find(self, ref: str, call: str) -> CriImage | None:
-        if not ref:
-            raise RuntimeInvalid("the name of an image must not be empty", call=call)
+        _named(ref, call)
         images = self._images()
         if ref in images:
             return images[ref]
@@ -199,6 +199,11 @@ class MemoryCri:
             sum(sizes) + records[0].target.size,
             self._machine.generation != "1.6" and any(record.pinned for record in records),
         )
+
+
+def _named(ref: str, call: str) -> None:
+    if not ref:
+        raise RuntimeInvalid("the name of an image must not be empty", call=call)
 
 
 class MemoryContent:

@@ -1,0 +1,28 @@
+"""All of the suite. A module that defines the fixture `subject` and imports these runs them."""
+
+from __future__ import annotations
+
+from tests.conformance.contract_events import TestEvents
+from tests.conformance.contract_failures import TestFailures
+from tests.conformance.contract_images import TestAsking, TestNames, TestPins, TestPulling, TestRecords, TestRemoving
+from tests.conformance.contract_leases import TestLeases, TestPullsUnderALease, TestPullsWithoutALease
+from tests.conformance.contract_life import TestConnection, TestInfo
+from tests.conformance.contract_store import TestContent, TestSnapshots
+
+__all__ = [
+    "TestAsking",
+    "TestConnection",
+    "TestContent",
+    "TestEvents",
+    "TestFailures",
+    "TestInfo",
+    "TestLeases",
+    "TestNames",
+    "TestPins",
+    "TestPulling",
+    "TestPullsUnderALease",
+    "TestPullsWithoutALease",
+    "TestRecords",
+    "TestRemoving",
+    "TestSnapshots",
+]

@@ -1,0 +1,105 @@
+"""The in-memory runtime as a subject."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from stokerd.runtime.memory import MemoryOptions, MemoryRuntime
+from stokerd.runtime.memory_artifacts import Layer, Reference
+from stokerd.runtime.memory_faults import Hold
+from tests.conformance.subject import Generation, Made, MadeLayer
+
+HOST = "registry.test"
+
+
+class MemoryBarrier:
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    async def reached(self) -> None:
+        await self._hold.reached.wait()
+
+    def release(self) -> None:
+        self._hold.release()
+
+
+class MemorySubject:
+    """`Subject` without anything real."""
+
+    refused = "127.0.0.1:1/none:v1"
+    unknown_host = "nowhere.invalid/none:v1"
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.runtime = MemoryRuntime(MemoryOptions(generation=generation))
+        self.runtime.remote.unreachable = {
+            "127.0.0.1:1": "dial tcp 127.0.0.1:1: connect: connection refused",
+            "nowhere.invalid": "dial tcp: lookup nowhere.invalid: no such host",
+        }
+        self._before: Counter[str] = Counter()
+
+    async def make_image(
+        self,
+        name: str,
+        sizes: Sequence[int] = (100_000,),
+        *,
+        tag: str = "v1",
+        seed: str = "",
+        index: bool = False,
+        foreign: bool = False,
+    ) -> Made:
+        own = seed or name
+        image = self.runtime.remote.add_image(
+            f"{HOST}/{name}:{tag}",
+            layers=[Layer.of(size, f"{own} {number}") for number, size in enumerate(sizes)],
+            platforms=["linux/s390x" if foreign else self.runtime.options.platform],
+            attested=index,
+            seed=own,
+        )
+        first = image.first
+        return Made(
+            image.reference,
+            image.digest,
+            first.manifest,
+            first.manifest_digest,
+            first.config,
+            first.config_digest,
+            tuple(MadeLayer(layer.digest, layer.size) for layer in first.layers),
+        )
+
+    def absent(self, name: str = "absent") -> str:
+        return f"{HOST}/{name}:none"
+
+    def hold(self, made: Made, layer: int, after: int) -> MemoryBarrier:
+        return MemoryBarrier(self.runtime.remote.hold(made.reference, f"layer:{layer}", after=after))
+
+    def answer(self, made: Made, status: int) -> None:
+        self.runtime.remote.answer(made.reference, status, times=1 << 30)
+
+    def require_auth(self, made: Made, username: str, password: str) -> None:
+        name = Reference.parse(made.reference)
+        assert name is not None
+        self.runtime.remote.require_auth(name.repository, username, password)
+
+    def clear(self) -> None:
+        self.runtime.clear_faults()
+
+    def fetched(self, digest: str) -> int:
+        return self.runtime.remote.fetched[digest] - self._before[digest]
+
+    def forget(self) -> None:
+        self._before = Counter(self.runtime.remote.fetched)
+
+    async def crash(self) -> None:
+        self.runtime.crash()
+
+    async def restart(self) -> None:
+        self.runtime.restart()
+
+    def nudge(self) -> None:
+        self.runtime.collect()
+
+    def free_bytes(self) -> tuple[int, int]:
+        state = self.runtime.disk.state()
+        return state.total_bytes, state.free_bytes

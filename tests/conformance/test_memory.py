@@ -1,0 +1,19 @@
+"""The suite on the in-memory runtime, as each generation of containerd that it can be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.contracts import *  # noqa: F403
+from tests.conformance.memory_subject import MemorySubject
+from tests.conformance.subject import Generation, Subject
+
+
+@pytest.fixture(params=["1.6", "1.7", "2.1"])
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    generation: Generation = request.param
+    made = MemorySubject(generation)
+    yield made
+    await made.runtime.close()
