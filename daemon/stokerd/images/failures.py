@@ -1,8 +1,11 @@
 """What a failed pull means. Pure.
 
 containerd hands a pull's failure over as one line of nested text, with a gRPC status that says little and differs from
-version to version. The table below turns that line into a stable reason, says whether another attempt can help, and
-what to do. Its lines are held against the messages of three generations of containerd by tests on real ones.
+version to version. The tables below turn that line into a stable reason, say whether another attempt can help, and what
+to do. They are held against the messages of three generations of containerd by tests on real ones.
+
+The line names the image, its registry, URLs and files, which may be called anything ("unauthorized/not-found:429"), so
+these are taken out before it is read. Where a registry answered, its HTTP status alone decides, not what it wrote.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from dataclasses import dataclass
 from stokerd.errors import (
     RuntimeFailure,
     RuntimeNoSpace,
-    RuntimeTimeout,
     RuntimeUnavailable,
     StokerError,
     redact,
 )
+
+_PULL = "cri.PullImage"
+_LONGEST = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,147 +38,209 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _Meaning:
     reason: str
-    pattern: re.Pattern[str]
     hint: str
     retryable: bool = False
     auth: bool = False
-    rate_limited: bool = False
+    limited: bool = False
+
+    def failure(self, message: str) -> Failure:
+        return Failure(self.reason, message, self.hint, self.retryable, self.auth, self.limited)
 
 
-def _rule(
-    reason: str,
-    pattern: str,
-    hint: str = "",
-    *,
-    retryable: bool = False,
-    auth: bool = False,
-    limited: bool = False,
-) -> _Rule:
-    return _Rule(reason, re.compile(pattern, re.IGNORECASE), hint, retryable, auth, limited)
+_DISK_FULL = _Meaning("DiskFull", "free space on containerd's file system")
+_RATE_LIMITED = _Meaning(
+    "RateLimited",
+    "the registry limits how often this node may ask; log in, or use a mirror",
+    retryable=True,
+    limited=True,
+)
+_UNAUTHORIZED = _Meaning(
+    "Unauthorized",
+    "log in to the registry, or add credentials to a docker config file that stokerd reads; check the name, too: "
+    "registries do not tell strangers what is missing and what is private",
+    auth=True,
+)
+_DENIED = _Meaning("Denied", "the credentials are not allowed to pull this repository", auth=True)
+_NOT_FOUND = _Meaning("NotFound", "check the name and the tag")
+_REGISTRY_FAILS = _Meaning("RegistryUnavailable", "the registry itself fails; its log says why", retryable=True)
+_REFUSED = _Meaning("RegistryRefused", "the registry refuses the request; its log says why")
+_UNSUPPORTED = _Meaning(
+    "UnsupportedMediaType", "this is not a container image, or one of a kind that this containerd cannot unpack"
+)
+_BROKEN = _Meaning("ConnectionBroken", "the network between this node and the registry is not stable", retryable=True)
 
+_OF_STATUS = {401: _UNAUTHORIZED, 403: _DENIED, 404: _NOT_FOUND, 408: _REGISTRY_FAILS, 429: _RATE_LIMITED}
+_TOO_MANY = re.compile(r"too ?many ?requests", re.IGNORECASE)
 
-_RULES: tuple[_Rule, ...] = (
-    _rule("DiskFull", r"no space left on device|disk quota exceeded", "free space on containerd's file system"),
-    _rule(
-        "RateLimited",
-        r"\b429\b|too ?many ?requests",
-        "the registry limits how often this node may ask; log in, or use a mirror",
-        retryable=True,
-        limited=True,
-    ),
-    _rule(
-        "NoMatchingPlatform",
-        r"no match for platform|does not match the specified platform|no matching manifest",
-        "build and push the image for this machine's platform",
-    ),
-    _rule(
-        "Unauthorized",
-        r"\b401\b|unauthorized|failed to authorize|authorization failed|insufficient_scope|no basic auth credentials",
-        "log in to the registry, or add credentials to a docker config file that stokerd reads",
-        auth=True,
-    ),
-    _rule(
-        "Denied",
-        r"\b403\b|forbidden|access denied|denied: ",
-        "the credentials are not allowed to pull this repository",
-        auth=True,
-    ),
-    _rule(
-        "WrongDigest",
-        r"unexpected commit digest|digest mismatch|failed digest validation|digest .* does not match",
-        "what the registry (or a proxy before it) sent is not what the manifest names",
-        retryable=True,
-    ),
-    _rule(
-        "Truncated",
-        r"failed size validation|short read|unexpected EOF|unexpected content length|\bEOF\b",
-        "the registry (or a proxy before it) ended a transfer early",
-        retryable=True,
-    ),
-    _rule(
-        "TlsFailed",
-        r"x509:|tls: |certificate|HTTP response to HTTPS client|handshake failure",
-        'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
-    ),
-    _rule(
-        "UnknownHost",
-        r"no such host|server misbehaving|name resolution|Name or service not known",
-        "check the registry's name and the node's DNS",
-        retryable=True,
-    ),
-    _rule(
-        "ConnectionRefused",
-        r"connection refused",
-        "is the registry running, and is the port right?",
-        retryable=True,
-    ),
-    _rule(
-        "ConnectionBroken",
-        r"connection reset|broken pipe|connection (?:was )?(?:closed|aborted)|server closed idle|use of closed network"
-        r"|no route to host|network is unreachable|i/o timeout|TLS handshake timeout|Client\.Timeout|http2: ",
-        "the network between this node and the registry is not stable",
-        retryable=True,
-    ),
-    _rule(
-        "RegistryUnavailable",
-        r"\b5\d\d (?:internal|bad gateway|service|gateway|http version|insufficient|bandwidth|network)"
-        r"|status(?: code)?[: ]+5\d\d|: 5\d\d\b",
-        "the registry itself fails",
-        retryable=True,
-    ),
-    _rule(
-        "UnsupportedMediaType",
-        r"unsupported (?:layer )?media ?type|media ?type .*(?:not supported|unsupported)|no processor for media-?type"
-        r"|unknown (?:layer )?(?:image )?(?:layer )?(?:media ?)?type|unrecognized media type"
-        r"|invalid media type|encountered unknown type|currently unsupported|unexpected media ?type",
-        "this is not a container image, or one of a kind that this containerd cannot unpack",
-    ),
-    _rule(
-        "BadLayer",
-        r"wrong diff id|invalid tar header|gzip: invalid|invalid header|archive/tar|mismatched image rootfs"
-        r"|invalid magic number|failed to extract layer|corrupt|unpack.*invalid",
-        "the image's layers are damaged; push it again",
-    ),
-    _rule(
-        "BadManifest",
-        r"invalid (?:image )?(?:manifest|index|config)|schema ?1|schema version|unmarshal|unexpected end of JSON"
-        r"|manifest .*(?:invalid|unsupported)|does not match .*media type",
-        "the image's manifest cannot be used; push it again with a current tool",
-    ),
-    _rule("NotFound", r"not found|manifest unknown|name unknown|\b404\b", "check the name and the tag"),
+_WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning)
+    for pattern, meaning in (
+        (r"no space left on device|disk quota exceeded", _DISK_FULL),
+        (
+            r"no match for platform|does not match the specified platform|no matching manifest",
+            _Meaning("NoMatchingPlatform", "build and push the image for this machine's platform"),
+        ),
+        (
+            r"unexpected commit digest|failed size validation|digest mismatch|failed digest validation",
+            _Meaning(
+                "WrongDigest",
+                "what the registry (or a proxy before it) sent is not what the manifest names",
+                retryable=True,
+            ),
+        ),
+        (
+            # containerd asks for what is no manifest as for a blob, which is then not found, and 1.7 counts as layers
+            # only what it can unpack.
+            r"no processor for media-?type|unsupported (?:layer )?media ?type|unrecogni[sz]ed media ?type"
+            r"|encountered unknown type|mismatched image rootfs and manifest layers"
+            r"|could not fetch content descriptor \S* \((?!application/vnd\.(?:oci|docker)\.)",
+            _UNSUPPORTED,
+        ),
+        (
+            r"wrong diff id|archive/tar: |gzip: |flate: |zstd: |(?:unpigz|igzip|pigz|zstd)\b.*: |magic number"
+            r"|reserved bit|frame header|window size|crc(?:32)? mismatch|checksum|extract layer.*\bEOF\b",
+            _Meaning("BadLayer", "the image's layers are damaged; push it again"),
+        ),
+        (
+            r"no such host|server misbehaving|name resolution|Name or service not known",
+            _Meaning("UnknownHost", "check the registry's name and the node's DNS", retryable=True),
+        ),
+        (
+            r"connection refused",
+            _Meaning("ConnectionRefused", "is the registry running, and is the port right?", retryable=True),
+        ),
+        (
+            r"TLS handshake timeout|i/o timeout|Client\.Timeout|connection reset|broken pipe"
+            r"|connection (?:was )?(?:closed|aborted)|server closed|use of closed network|no route to host"
+            r"|network is unreachable|connection timed out|http2: |failed to do request: .*\bEOF\b",
+            _BROKEN,
+        ),
+        (
+            r"x509: |\btls: |HTTP response to HTTPS client|first record does not look like a TLS handshake",
+            _Meaning(
+                "TlsFailed",
+                'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
+            ),
+        ),
+        (
+            r"malformed HTTP|stopped after \d+ redirects|did not include a token|decode token response",
+            _REGISTRY_FAILS,
+        ),
+        (
+            r"context canceled|context deadline exceeded",
+            _Meaning("Stalled", "containerd gave the pull up: no byte arrived for too long", retryable=True),
+        ),
+        (
+            r"short read|expected number of bytes|unexpected content length|\bEOF\b",
+            _Meaning("Truncated", "the registry (or a proxy before it) ended a transfer early", retryable=True),
+        ),
+        (_TOO_MANY.pattern, _RATE_LIMITED),
+        (
+            r"invalid reference format|parse image reference",
+            _Meaning("InvalidReference", "check the image's name"),
+        ),
+        (
+            r"invalid desc |unmarshal|schema ?1|no signatures|content size of zero|rejecting \d+ byte manifest"
+            r"|number of layers and diffIDs|invalid character .* looking for|unexpected end of JSON|media-type: ",
+            _Meaning("BadManifest", "the image's manifest cannot be used; push it again with a current tool"),
+        ),
+        (
+            r"locked for |: unavailable$",
+            _Meaning("ContentBusy", "something else on this node fetches the same layer", retryable=True),
+        ),
+        (
+            r"(?:failed|unable) to (?:extract|unpack|prepare|mount|stat snapshot|apply)|mount callback failed"
+            r"|snapshotter",
+            _Meaning("UnpackFailed", "containerd could not unpack the image; its log says more", retryable=True),
+        ),
+        (
+            r"insufficient_scope|authorization failed|no basic auth credentials|failed to authorize|unauthorized",
+            _UNAUTHORIZED,
+        ),
+        (r"(?:access|is) denied|\bdenied: |forbidden", _DENIED),
+        (
+            r"\b(?:content digest|blob|lease|ingest) +: not found",
+            _Meaning("ContentLost", "something on this node removed a part of the image meanwhile", retryable=True),
+        ),
+        (
+            r"could not fetch content descriptor|content at  ?not found",
+            _Meaning("NotFound", "the registry has the image's manifest, but has lost a part of it; push it again"),
+        ),
+        (r"not found|manifest unknown|name unknown", _NOT_FOUND),
+    )
+)
+
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"]+?(?=:?(?:\s|\"|$))", re.IGNORECASE)
+_STRIPPED = re.compile(
+    r"\"(?:[^\"\\]|\\.)*\""  # quoted: names, references, URLs
+    r"|\blookup \S+(?: on \S+:\d+)?"
+    r"|\bhost \S+"
+    r"|(?:\[[0-9a-f:.%]+\]|[\w.-]+):\d+\b(?!/)"  # host:port, which may be :429
+    r"|\bsha\d+:[0-9a-f]+"
+    r"|(?<![^\s(=])/[^\s:]+",  # files
+    re.IGNORECASE,
+)
+_STATUS = re.compile(r"\bstatus\b(?:[^:\[\n]|\[[^\]\n]*\])*: (\d{3})\b")
+_FRAMES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"^failed to pull and unpack image \"[^\"]*\": ",
+        r"^failed to resolve (?:image|reference) \"[^\"]*\": ",
+        r"^failed to resolve image: ",
+    )
 )
 
 
 def classify(error: StokerError, name: str) -> Failure:
     """Say what *error*, raised while *name* was pulled, means."""
-    if not isinstance(error, RuntimeFailure):
-        return Failure(error.reason, redact(error.message), error.hint or "", error.retryable)
-    if isinstance(error, RuntimeUnavailable):
-        return Failure(error.reason, redact(error.message), error.hint or "", retryable=True)
-    text = redact(_shortened(error.message, name))
-    if isinstance(error, RuntimeNoSpace):
-        return Failure("DiskFull", text, "free space on containerd's file system")
-    for rule in _RULES:
-        if rule.pattern.search(text):
-            return Failure(rule.reason, text, rule.hint, rule.retryable, rule.auth, rule.rate_limited)
-    if isinstance(error, RuntimeTimeout):
-        return Failure(error.reason, text, error.hint or "", retryable=True)
-    return Failure("PullFailed", text, error.hint or "", retryable=error.status in {"UNKNOWN", "INTERNAL", "ABORTED"})
+    message = redact(error.message)
+    if not isinstance(error, RuntimeFailure) or isinstance(error, RuntimeUnavailable):
+        return Failure(error.reason, message, error.hint or "", error.retryable)
+    text = _shortened(message)
+    words = _bare(text, name)
+    meaning = _of_status(words) or (_DISK_FULL if isinstance(error, RuntimeNoSpace) else None)
+    if meaning is None and error.call in {"", _PULL}:
+        meaning = next((meaning for pattern, meaning in _WORDS if pattern.search(words)), None)
+    if meaning is not None:
+        return meaning.failure(text)
+    if type(error) is RuntimeFailure:
+        return Failure("PullFailed", text, error.hint or "", retryable=True)
+    return Failure(error.reason, text, error.hint or "", error.retryable)
 
 
-def _shortened(message: str, name: str) -> str:
+def _of_status(words: str) -> _Meaning | None:
+    """Return what the registry's, or its token server's, HTTP status means."""
+    match = _STATUS.search(words)
+    if match is None:
+        return None
+    status = int(match.group(1))
+    if status >= 500:
+        return _REGISTRY_FAILS
+    if _TOO_MANY.search(words):
+        return _RATE_LIMITED
+    if status in {400, 404} and "failed to authorize" in words:
+        return _UNAUTHORIZED
+    return _OF_STATUS.get(status, _REFUSED)
+
+
+def _bare(text: str, name: str) -> str:
+    """Return *text* without everything that somebody could have named."""
+    text = _URL.sub("", text)
+    repository = re.sub(r"(?::[^:/@]*)?(?:@.*)?$", "", name)
+    for known in (name, repository, repository.partition("/")[2], name.partition("/")[0]):
+        if re.search(r"[/:.]", known):  # a bare word could be one of the message's own
+            text = text.replace(known, "")
+    return _STRIPPED.sub("", text)
+
+
+def _shortened(message: str) -> str:
     """Drop the frames that containerd wraps around the cause; the reference is named by whoever shows the message."""
-    message = message.removeprefix("rpc error: ").strip()
-    for prefix in (
-        rf'failed to pull and unpack image "?{re.escape(name)}"?: ',
-        r'failed to pull and unpack image "[^"]*": ',
-        r'failed to resolve (?:image|reference) "[^"]*": ',
-        r"failed to resolve image: ",
-    ):
-        message = re.sub(f"^{prefix}", "", message)
-    return message[:2000]
+    message = " ".join(message.removeprefix("rpc error: ").split())
+    for frame in _FRAMES:
+        message = frame.sub("", message)
+    return message[:_LONGEST]
 
 
 def no_credential_left(failure: Failure, name: str, registry: str, tried: tuple[str, ...]) -> Failure:
