@@ -167,7 +167,7 @@ class JobBook:
 
     def succeeded(self, item: Item, outcome: Warm) -> None:
         pulled = outcome.pulled
-        message = item.remark
+        message = "; ".join(part for part in (item.remark, pulled.remark if pulled else "") if part)
         if outcome.previous_digest:
             moved = f"the tag moved from {outcome.previous_digest} to {outcome.present.digest}"
             message = f"{moved}; {message}" if message else moved

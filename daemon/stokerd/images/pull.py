@@ -14,7 +14,13 @@ from stokerd.errors import RuntimeAlreadyExists, StokerError
 from stokerd.images import leases
 from stokerd.images.budget import DiskBudget
 from stokerd.images.failures import Failure, classify, no_credential_left
-from stokerd.images.manifests import Platform
+from stokerd.images.manifests import (
+    ImageConfig,
+    NoMatchingPlatform,
+    Platform,
+    accepted_platforms,
+    compression_of,
+)
 from stokerd.images.presence import Presence, Present
 from stokerd.images.progress import PullProgress, complete
 from stokerd.images.watch import PullWatch, Subject, Timing
@@ -47,11 +53,12 @@ class PullOrder:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The image is there. ``fetched``: bytes that came over the network; ``progress``: complete."""
+    """The image is there. ``fetched``: bytes that came over the network; ``remark``: a warning, or empty."""
 
     present: Present
     fetched: int
     progress: PullProgress = field(default_factory=PullProgress)
+    remark: str = ""
 
 
 class Puller:
@@ -87,19 +94,37 @@ class Puller:
             self._budget.release(order.name)
         return outcome
 
-    async def discard(self, name: str) -> None:
-        """Remove all that attempts on *name* left; returns when it is gone."""
-        await self._runtime.leases.delete(leases.lease_id(self._daemon, name), sync=True)
+    async def discard(self, reference: Reference) -> None:
+        """Remove all that attempts on *reference* left; returns when it is gone."""
+        wanted = leases.lease_id(self._daemon, reference.pull_spec)
+        lease = await self._find_lease(wanted)
+        if lease is None:
+            return
+        await self._drop_broken_records(reference, lease)
+        await self._runtime.leases.delete(wanted, sync=True)
+
+    async def _drop_broken_records(self, reference: Reference, lease: Lease) -> None:
+        """Remove the names that a pull gave to an image that is not whole: containerd names some before it fails."""
+        record = await self._runtime.images.get(reference.pull_spec)
+        if record is None or await self._presence.find(reference) is not None:
+            return
+        for other in await self._runtime.images.list():
+            young = lease.created_at and other.created_at and other.created_at >= lease.created_at
+            if young and other.target.digest == record.target.digest:
+                await self._runtime.images.delete(other.name, sync=False)
 
     async def _lease(self, name: str) -> Lease:
         wanted = leases.lease_id(self._daemon, name)
         try:
             return await self._runtime.leases.create(wanted, leases.lease_labels(self._daemon, name, datetime.now(UTC)))
         except RuntimeAlreadyExists:
-            for lease in await self._runtime.leases.list():
-                if lease.id == wanted:
-                    return lease
-            raise
+            lease = await self._find_lease(wanted)
+            if lease is None:
+                raise
+            return lease
+
+    async def _find_lease(self, wanted: str) -> Lease | None:
+        return next((lease for lease in await self._runtime.leases.list() if lease.id == wanted), None)
 
     async def _with_credentials(self, order: PullOrder, lease: Lease) -> Pulled | Failure:
         """Try every credential that matches, the most specific first, and then none at all."""
@@ -109,6 +134,9 @@ class Puller:
             failure, watch = await self._watched_pull(order, lease, credential)
             if failure is None:
                 return await self._finish(order, lease, watch)
+            if failure.reason == NoMatchingPlatform.reason:
+                problem = await watch.platforms_problem()
+                return classify(problem, order.name) if problem else failure
             if not failure.auth:
                 return failure
             tried.append(credential.source if credential else "anonymous")
@@ -139,18 +167,19 @@ class Puller:
 
     async def _finish(self, order: PullOrder, lease: Lease, watch: PullWatch) -> Pulled | Failure:
         present = await self._presence.find(order.reference)
-        if present is None:
-            return Failure(
-                "Incomplete",
-                f"containerd said that {order.name} was pulled, but it is not complete and unpacked",
-                "is something else removing images on this node?",
-                retryable=True,
-            )
         await watch.last_look()
+        if present is None:
+            return _incomplete(order.name, watch)
         await self._learn(watch)
         await self._runtime.leases.delete(lease.id, sync=False)
         progress = complete(watch.progress)
-        return Pulled(present, progress.fetched, progress)
+        return Pulled(present, progress.fetched, progress, self._remark(watch.config))
+
+    def _remark(self, config: ImageConfig | None) -> str:
+        """Warn of an image for another kind of machine: containerd pulls one that has no choice of platforms."""
+        if config is None or not config.platform.os or config.platform in accepted_platforms(self._platform):
+            return ""
+        return f"the image is for {config.platform}, but this node is {self._platform}: it may not run here"
 
     async def _learn(self, watch: PullWatch) -> None:
         """Remember what the layers that were unpacked grew to; failing to is no failure of the pull."""
@@ -166,6 +195,24 @@ class Puller:
             await self._budget.learn(watch.manifest, grown)
         except StokerError as error:
             _log.debug("could not learn layer sizes", image=watch.subject.name, why=error.message)
+
+
+def _incomplete(name: str, watch: PullWatch) -> Failure:
+    """Say why an image is not there although containerd said that it was pulled."""
+    layers = watch.manifest.layers if watch.manifest else ()
+    unknown = sorted({layer.media_type for layer in layers if compression_of(layer.media_type) == "unknown"})
+    if unknown:
+        return Failure(
+            "UnsupportedMediaType",
+            f"{name} has layers that containerd cannot unpack: {', '.join(unknown)}",
+            "this is not a container image, or one for another snapshotter",
+        )
+    return Failure(
+        "Incomplete",
+        f"containerd said that {name} was pulled, but it is not complete and unpacked",
+        "is something else removing images on this node?",
+        retryable=True,
+    )
 
 
 def _auth(credential: Credential | None) -> RegistryAuth | None:

@@ -310,7 +310,7 @@ class Scheduler:
         pull.closing = True
         while True:
             try:
-                await self._puller.discard(pull.key)
+                await self._puller.discard(pull.reference)
                 break
             except RuntimeFailure as error:
                 if not self._runtime.ready:

@@ -15,6 +15,7 @@ from stokerd.images.manifests import (
     ImageConfig,
     Index,
     Manifest,
+    NoMatchingPlatform,
     Platform,
     compression_of,
     parse_config,
@@ -135,6 +136,16 @@ class PullWatch:
                 self.progress = advance(self.progress, now)
         except StokerError as error:
             _log.debug("progress could not be completed", image=self.subject.name, why=error.message)
+
+    async def platforms_problem(self) -> NoMatchingPlatform | None:
+        """Return what is wrong with the platforms of the index that the lease holds: containerd does not list them."""
+        try:
+            await self._find_manifest(await self._observe())
+        except NoMatchingPlatform as error:
+            return error
+        except StokerError:
+            return None
+        return None
 
     async def _look(self) -> Observation:
         seen = await self._observe()
