@@ -217,8 +217,10 @@ class RegistryClient:
         answer = await send(header)
         fixed = credential is not None and bool(credential.registry_token)
         if answer.status == 401 and not answer.foreign and not fixed:
-            header = await self._authorizer.answer(endpoint, answer, wanted.scope, credential, subject)
-            answer = await send(header)
+            wants = await self._authorizer.answer(endpoint, answer, wanted.scope, credential, subject)
+            # A password that was refused is not sent twice: some registries lock accounts.
+            if wants != header:
+                answer = await send(wants)
         if answer.ok:
             return answer
         hint = None
@@ -273,7 +275,11 @@ def _read_manifest(wanted: _Wanted, found: _Found) -> Resolved:
         raise UnsupportedMediaType(what, subject, status=200) from None
     descriptor = Descriptor(media_type, wanted.digest or named or digest_of(body), len(body))
     source = found.credential.source if found.credential else ANONYMOUS
-    return Resolved(descriptor, body, found.endpoint.url, source)
+    endpoint = found.endpoint.url
+    if not found.answer.foreign:
+        # The scheme that was spoken, after a fall-back.
+        endpoint = f"{urlsplit(found.answer.url).scheme}:{endpoint.partition(':')[2]}"
+    return Resolved(descriptor, body, endpoint, source)
 
 
 def _read_blob(wanted: _Wanted, found: _Found) -> bytes:

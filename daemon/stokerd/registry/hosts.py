@@ -29,6 +29,7 @@ _MAX_FILE = 1 << 20
 _MAX_LINKS = 40
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_SECONDS = 3600.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -174,7 +175,8 @@ class _Reader:
         if value is None or value == "":
             return None
         if isinstance(value, str) and _DURATION.sub("", value) == "":
-            return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(value))
+            seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(value))
+            return min(seconds, _MAX_SECONDS)
         self._wrong(key, 'this is not a duration such as "3s"')
         return None
 

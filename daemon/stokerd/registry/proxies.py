@@ -36,8 +36,8 @@ def _excludes(entry: str, host: str, port: int) -> bool:
     if entry in ("", "*"):
         return entry == "*"
     name, colon, digits = entry.rpartition(":")
-    if colon and digits.isdigit() and (name.startswith("[") or ":" not in name):
-        if int(digits) != port:
+    if colon and digits.isascii() and digits.isdigit() and (name.startswith("[") or ":" not in name):
+        if digits.lstrip("0") != str(port):
             return False
         entry = name
     entry = entry.strip("[]").lower()

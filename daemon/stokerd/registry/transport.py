@@ -127,17 +127,14 @@ class Transport:
 
         Raises RegistryUnreachable, RegistryTimeout, RegistryTls or RegistryProtocol.
         """
-        pauses = self.timeouts.backoff if request.persistent else ()
-        for pause in (*pauses, None):
+        for pause in self.timeouts.backoff if request.persistent else ():
             try:
                 return await self._follow(endpoint, request)
             except RegistryTimeout:
                 raise
             except RegistryUnreachable:
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+                await asyncio.sleep(pause)
+        return await self._follow(endpoint, request)
 
     async def _follow(self, endpoint: RegistryEndpoint, request: Request) -> Answer:
         answer = await self._exchange(endpoint, request, request.url, foreign=False)

@@ -79,6 +79,18 @@ async def test_names_and_passwords_may_have_any_characters(serve: Serve, connect
     assert (await connect(server.endpoint).resolve(APP, [Credential("m\u00e9", "p:\u20ac")])).body == BODY
 
 
+async def test_a_password_that_was_refused_is_not_sent_twice(serve: Serve, connect: Connect) -> None:
+    server = await serve()
+    server.put(TAG, BODY)
+    server.guard(TAG, "Basic", basic("you"))
+    client = connect(server.endpoint)
+    for _ in range(2):
+        with pytest.raises(RegistryUnauthorized, match="file /me"):
+            await client.resolve(APP, [ME])
+    # The challenge, the refusal and nobody; then the refusal and nobody.
+    assert [seen.authorization for seen in server.seen] == [None, basic("me"), None, basic("me"), None]
+
+
 @pytest.mark.parametrize("credential", [Credential(identity_token=SECRET), Credential(registry_token=SECRET)])
 async def test_a_token_is_no_password(serve: Serve, connect: Connect, credential: Credential) -> None:
     server = await serve()
@@ -158,20 +170,24 @@ async def test_a_registry_token_is_used_as_it_is(serve: Serve, connect: Connect)
     assert tokens.seen == []
 
 
+async def test_only_so_many_tokens_are_kept(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stokerd.registry.auth._MAX_ENTRIES", 2)
+    grants: dict[str | None, dict[str, Any]] = {basic(name): {"token": name} for name in "abc"}
+    registry, tokens = await token_registry(serve, grants, "a", "b", "c")
+    client = connect(registry.endpoint)
+    for name in "abcbca":
+        await client.resolve(APP, [Credential(name, SECRET)])
+    assert [seen.authorization for seen in tokens.seen] == [basic(name) for name in "abca"]
+
+
 async def test_a_kept_token_that_is_refused_is_bought_again(serve: Serve, connect: Connect) -> None:
     grants: dict[str | None, dict[str, Any]] = {basic("me"): {"token": "old", "expires_in": 300}}
     registry, tokens = await token_registry(serve, grants, "old")
     client = connect(registry.endpoint)
     await client.resolve(APP, [ME])
-    registry.guard(
-        TAG, f'Bearer realm="{tokens.url}/token",service="reg",scope="repository:team/app:pull"', "Bearer new"
-    )
-    registry.put("/inner", BODY)
-    inner = registry.routes["/inner"]
-    registry.routes[TAG] = inner
-    registry.guard(
-        TAG, f'Bearer realm="{tokens.url}/token",service="reg",scope="repository:team/app:pull"', "Bearer new"
-    )
+    registry.put(TAG, BODY)
+    challenge = f'Bearer realm="{tokens.url}/token",service="reg",scope="repository:team/app:pull"'
+    registry.guard(TAG, challenge, "Bearer new")
     grants[basic("me")] = {"token": "new", "expires_in": 300}
     await client.resolve(APP, [ME])
     assert [seen.authorization for seen in registry.seen[2:]] == ["Bearer old", "Bearer new"]

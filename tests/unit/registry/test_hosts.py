@@ -239,6 +239,11 @@ def test_any_settings_are_read_or_refused(settings: dict[str, Any]) -> None:
     assert endpoints[-1].host
 
 
+def test_a_duration_has_an_end() -> None:
+    assert parse(f'dial_timeout = "{"9" * 400}h"')[0].dial_timeout == 3600.0
+    assert parse('dial_timeout = "1.5ms2us"')[0].dial_timeout == pytest.approx(0.001502)
+
+
 def test_headers_are_not_shown() -> None:
     assert "Hunter2" not in repr(parse('[header]\nauthorization = "Basic Hunter2"'))
 

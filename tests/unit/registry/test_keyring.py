@@ -280,6 +280,15 @@ async def test_one_cancelled_lookup_does_not_stop_another(tmp_path: Path) -> Non
     assert [item.username for item in await first] == ["me"]
 
 
+async def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stokerd.registry.keyring._MAX_ANSWERS", 2)
+    config = write_config(tmp_path / "config.json", {"credsStore": "test"})
+    keyring = Keyring([config], helper_dirs=[write_helper(tmp_path / "bin", ANSWER)], clock=Clock())
+    for host in ("a.io", "b.io", "c.io", "b.io", "a.io"):
+        assert await users(keyring, f"{host}/app") == ["me"]
+    assert (tmp_path / "bin/calls").read_text().count("x") == 4
+
+
 async def test_the_environment_is_passed_and_the_secret_is_in_no_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stokerd.registry.proxies import proxy_for
@@ -54,5 +54,7 @@ def test_exceptions(no_proxy: str, host: str, direct: bool) -> None:
 
 
 @given(st.text())
+@example(":²")
+@example(":" + "9" * 5000)
 def test_no_setting_raises(text: str) -> None:
     proxy_for("https://quay.io/x", {**PROXIES, "NO_PROXY": text})
