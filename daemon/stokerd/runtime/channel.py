@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import grpc
 
-from stokerd.runtime.status import Observer, guarded, runtime_error
+from stokerd.runtime.status import Observer, closed, guarded, runtime_error, was_cancelled
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -58,7 +59,11 @@ class Wire:
     ) -> Response:
         """Make one call. ``unlimited`` drops the deadline: the caller watches over the call in its own way."""
         deadline = None if unlimited else (timeout or self.timeout)
-        return await guarded(name, method(request, timeout=deadline, metadata=metadata(lease)), self.observe)
+
+        async def call() -> Response:
+            return await method(request, timeout=deadline, metadata=metadata(lease))
+
+        return await guarded(name, call(), self.observe)
 
     async def stream(
         self,
@@ -69,7 +74,10 @@ class Wire:
         unlimited: bool = False,
     ) -> AsyncGenerator[Response, None]:
         """Read a server's stream to its end. The deadline is gRPC's own: breaking off a read from outside leaks."""
-        call = method(request, timeout=None if unlimited else self.timeout, metadata=metadata())
+        try:
+            call = method(request, timeout=None if unlimited else self.timeout, metadata=metadata())
+        except grpc.aio.UsageError:
+            raise closed(name) from None
         status = "OK"
         try:
             async for message in call:
@@ -77,6 +85,11 @@ class Wire:
         except grpc.aio.AioRpcError as error:
             status = error.code().name
             raise runtime_error(error, name) from None
+        except asyncio.CancelledError:
+            status = "CANCELLED"
+            if was_cancelled():
+                raise
+            raise closed(name) from None
         finally:
             call.cancel()
             self.observe(name, status, 0.0)

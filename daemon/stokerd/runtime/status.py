@@ -5,6 +5,7 @@ Sources: the gRPC status codes, and containerd's errdefs, which carries its erro
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
@@ -67,6 +68,18 @@ def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
     return kind(details or f"{call} failed: {code.name}", status=code.name, call=call)
 
 
+def closed(call: str) -> RuntimeUnavailable:
+    """Return the error of a call whose connection this process has given up."""
+    return RuntimeUnavailable(f"the connection to containerd was closed ({call})", call=call)
+
+
+def was_cancelled() -> bool:
+    """Tell a task that was cancelled from a call that was: closing a channel cancels the calls over it, and gRPC lets
+    whoever awaits one see the same CancelledError."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def guarded(call: str, awaitable: Awaitable[T], observe: Observer) -> T:
     """Await one unary call; count it; raise our errors only."""
     started, status = perf_counter(), "OK"
@@ -75,11 +88,16 @@ async def guarded(call: str, awaitable: Awaitable[T], observe: Observer) -> T:
     except grpc.aio.AioRpcError as error:
         status = error.code().name
         raise runtime_error(error, call) from None
-    except grpc.aio.UsageError as error:  # the channel was closed under the call
+    except grpc.aio.UsageError as error:  # the channel was closed before the call
         status = "CLOSED"
-        raise RuntimeUnavailable(f"the connection to containerd was closed ({call})", call=call) from error
-    except BaseException:
+        raise closed(call) from error
+    except asyncio.CancelledError:
         status = "CANCELLED"
+        if was_cancelled():
+            raise
+        raise closed(call) from None
+    except BaseException:
+        status = "UNKNOWN"
         raise
     finally:
         observe(call, status, perf_counter() - started)
