@@ -137,6 +137,7 @@ class ContainerdSubject:
         supervision = asyncio.create_task(self.runtime.run())
         try:
             await asyncio.wait_for(self.runtime.wait_ready(), DEADLINE)
+            await self._collect()
             before = await self._state()
             yield
             self.clear()
@@ -147,6 +148,11 @@ class ContainerdSubject:
         finally:
             supervision.cancel()
             await asyncio.gather(supervision, return_exceptions=True)
+
+    async def _collect(self) -> None:
+        """Let containerd collect its garbage now: what the import of an archive leaves, for example."""
+        await self.runtime.leases.create("stoker.dev/collect", {})
+        await self.runtime.leases.delete("stoker.dev/collect", sync=True)
 
     async def _state(self) -> tuple[set[str], set[str], set[str]]:
         return await records_of(self), await blobs_of(self), await snapshots_of(self)

@@ -141,26 +141,19 @@ class TestPullsUnderALease:
         found = await held(subject, LEASE)
         assert found["content"] == made.blobs - {second.digest}
         assert made.chain_ids[0] in found["snapshots/overlayfs"]
-
-        async def closed() -> bool:
-            return await ingest_of(subject, second.digest) == MIDDLE
-
-        await eventually("everything that arrived to be written", closed)
+        assert f"layer-{second.digest}" in found["ingests"]
+        assert MIB <= (await ingest_of(subject, second.digest) or 0) <= MIDDLE
         assert await blobs_of(subject) >= found["content"]
 
     async def test_resume(self, subject: Subject) -> None:
         made, task = await _begun(subject, "resumed")
         await cancelled(task)
         second = made.layers[1]
-
-        async def closed() -> bool:
-            return await ingest_of(subject, second.digest) == MIDDLE
-
-        await eventually("everything that arrived to be written", closed)
         subject.clear()
         subject.forget()
         assert await subject.runtime.cri.pull(made.reference, lease=LEASE) == made.id
-        assert subject.fetched(second.digest) == second.size - MIDDLE
+        # What was on its way when the pull was broken off may be lost; what was written is not.
+        assert second.size - MIDDLE <= subject.fetched(second.digest) <= second.size - MIB
         assert subject.fetched(made.layers[0].digest) == 0
         assert subject.fetched(made.layers[2].digest) == 0
         found = await held(subject, LEASE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from stokerd.errors import RuntimeInvalid, RuntimeNotFound
+from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNotFound
 from stokerd.images.manifests import parse_config, parse_document
 from stokerd.runtime.types import UNCOMPRESSED_LABEL
 from tests.conformance.subject import MIB, Subject, cancelled, eventually, ingest_of
@@ -70,14 +71,21 @@ class TestContent:
         barrier = subject.hold(made, 0, 1_500_000)
         task = asyncio.create_task(runtime.cri.pull(made.reference, lease=LEASE))
         await barrier.reached()
-        await cancelled(task)
 
         async def stands() -> bool:
-            return await ingest_of(subject, layer.digest) == 1_500_000
+            return (await ingest_of(subject, layer.digest) or 0) >= MIB
 
         await eventually("the ingest to stand", stands)
-        await runtime.content.abort(f"layer-{layer.digest}")
-        assert await ingest_of(subject, layer.digest) is None
+        await cancelled(task)
+
+        async def aborted() -> bool:
+            """While the pull that was broken off still closes the ingest, containerd may fail to remove it."""
+            with contextlib.suppress(RuntimeFailure):
+                await runtime.content.abort(f"layer-{layer.digest}")
+                return await ingest_of(subject, layer.digest) is None
+            return False
+
+        await eventually("the ingest to be gone", aborted)
         await runtime.content.abort(f"layer-{layer.digest}")
         subject.clear()
         subject.forget()
