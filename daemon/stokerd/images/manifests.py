@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import platform as host
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from stokerd.errors import StokerError
 from stokerd.runtime.types import Descriptor
 
 Compression = Literal["gzip", "zstd", "none", "unknown"]
+_Entry = TypeVar("_Entry")
 
 INDEX_TYPES = frozenset(
     {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
@@ -36,10 +37,14 @@ _LAYER_COMPRESSION: dict[str, Compression] = {
     "application/vnd.docker.image.rootfs.diff.tar": "none",
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar": "none",
     "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": "gzip",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar.zstd": "zstd",
 }
 _ATTESTATION_ANNOTATION = "vnd.docker.reference.type"
-_MAX_LAYERS = 1000
+_MAX_ENTRIES = 1000
+_MAX_SIZE = 1 << 50
+"""A petabyte: sums of a thousand such sizes still fit the 64 bits of what they are written into."""
 _DIGEST = re.compile(r"sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})")
 
 
@@ -114,69 +119,76 @@ class ImageConfig:
 
 
 class _Platform(msgspec.Struct):
-    os: str = ""
-    architecture: str = ""
-    variant: str = ""
+    os: str | None = None
+    architecture: str | None = None
+    variant: str | None = None
 
 
 class _Descriptor(msgspec.Struct, rename="camel"):
     digest: str
     size: int = 0
-    media_type: str = ""
+    media_type: str | None = None
     platform: _Platform | None = None
-    annotations: dict[str, str] | None = None
+    annotations: dict[str, str | None] | None = None
 
 
 class _Document(msgspec.Struct, rename="camel"):
     """A manifest or an index: told apart by what it holds, since mediaType is optional in both."""
 
     schema_version: int = 2
-    media_type: str = ""
+    media_type: str | None = None
     manifests: list[_Descriptor] | None = None
     config: _Descriptor | None = None
     layers: list[_Descriptor] | None = None
+    fs_layers: msgspec.Raw = msgspec.Raw()
 
 
 class _RootFs(msgspec.Struct):
-    diff_ids: list[str] = []
-    type: str = ""
+    diff_ids: list[str] | None = None
 
 
-class _Config(msgspec.Struct):
-    rootfs: _RootFs
-    os: str = ""
-    architecture: str = ""
-    variant: str = ""
+class _Config(_Platform):
+    rootfs: _RootFs | None = None
+
+
+_Wire = TypeVar("_Wire", _Document, _Config)
+
+
+def _decoded(body: bytes, kind: type[_Wire], what: str) -> _Wire:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadManifest(f"not {what}: {error}") from None
 
 
 def parse_document(body: bytes) -> Manifest | Index:
     """Parse a manifest or an index; BadManifest says what is wrong with it."""
-    try:
-        document = msgspec.json.decode(body, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadManifest(f"not a manifest: {error}") from None
-    if document.schema_version != 2:
-        raise BadManifest(f"schema version {document.schema_version} is not supported", hint="push the image again")
-    if document.manifests is not None and (document.config is not None or document.layers is not None):
-        raise BadManifest("the document is a manifest and an index at once")  # CVE-2021-41190
+    document = _decoded(body, _Document, "a manifest")
+    version = 1 if bytes(document.fs_layers) else document.schema_version
+    if version != 2:
+        raise BadManifest(f"schema version {version} is not supported", hint="push the image again with a current tool")
+    holds_index = document.manifests is not None
+    holds_manifest = document.config is not None or document.layers is not None
+    # CVE-2021-41190: what two programs could read in two ways is read by none.
+    if (holds_index and (holds_manifest or document.media_type in MANIFEST_TYPES)) or (
+        holds_manifest and document.media_type in INDEX_TYPES
+    ):
+        raise BadManifest("the document is a manifest and an index at once")
     if document.manifests is not None:
-        return Index(tuple(_index_entry(entry) for entry in document.manifests[:_MAX_LAYERS]))
+        return Index(tuple(map(_index_entry, _bounded(document.manifests, "manifests"))))
     if document.config is None:
         raise BadManifest("neither a manifest (no config) nor an index (no manifests)")
-    layers = document.layers or []
-    if len(layers) > _MAX_LAYERS:
-        raise BadManifest(f"{len(layers)} layers are more than the {_MAX_LAYERS} that are accepted")
-    return Manifest(_descriptor(document.config), tuple(_descriptor(layer) for layer in layers))
+    layers = tuple(map(_descriptor, _bounded(document.layers or [], "layers")))
+    return Manifest(_descriptor(document.config), layers)
 
 
 def parse_config(body: bytes) -> ImageConfig:
     """Parse an image configuration."""
-    try:
-        config = msgspec.json.decode(body, type=_Config)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadManifest(f"not an image configuration: {error}") from None
-    platform = _normalised(Platform(config.os, config.architecture, config.variant))
-    return ImageConfig(platform, tuple(config.rootfs.diff_ids))
+    config = _decoded(body, _Config, "an image configuration")
+    if config.rootfs is None:
+        raise BadManifest("not an image configuration: it names no root file system")
+    diff_ids = _bounded(config.rootfs.diff_ids or [], "layers")
+    return ImageConfig(_platform(config), tuple(map(_checked_digest, diff_ids)))
 
 
 def compression_of(media_type: str) -> Compression:
@@ -185,69 +197,93 @@ def compression_of(media_type: str) -> Compression:
     return _LAYER_COMPRESSION.get(base.removesuffix("+encrypted"), "unknown")
 
 
+def _bounded(entries: list[_Entry], what: str) -> list[_Entry]:
+    if len(entries) > _MAX_ENTRIES:
+        raise BadManifest(f"{len(entries)} {what} are more than the {_MAX_ENTRIES} that are accepted")
+    return entries
+
+
+def _checked_digest(digest: str) -> str:
+    if not _DIGEST.fullmatch(digest):
+        raise BadManifest(f"{digest[:100]!r} is not a digest")
+    return digest
+
+
 def _descriptor(wire: _Descriptor) -> Descriptor:
-    if not _DIGEST.fullmatch(wire.digest):
-        raise BadManifest(f"{wire.digest[:100]!r} is not a digest")
-    if wire.size < 0:
-        raise BadManifest(f"negative size of {wire.digest}")
-    return Descriptor(wire.media_type, wire.digest, wire.size)
+    digest = _checked_digest(wire.digest)
+    if not 0 <= wire.size <= _MAX_SIZE:
+        raise BadManifest(f"{wire.size} is no believable size of {digest}")
+    return Descriptor(wire.media_type or "", digest, wire.size)
 
 
 def _index_entry(wire: _Descriptor) -> IndexEntry:
-    attestation = bool(wire.annotations and _ATTESTATION_ANNOTATION in wire.annotations)
-    platform = None
-    if wire.platform is not None and wire.platform.os != "unknown" and wire.platform.architecture != "unknown":
-        platform = _normalised(Platform(wire.platform.os, wire.platform.architecture, wire.platform.variant))
-    elif wire.platform is not None:
-        attestation = True
+    platform = _platform(wire.platform) if wire.platform is not None else None
+    attestation = _ATTESTATION_ANNOTATION in (wire.annotations or {})
+    if platform is not None and "unknown" in {platform.os, platform.architecture}:
+        platform, attestation = None, True
     return IndexEntry(_descriptor(wire), platform, attestation)
+
+
+def _platform(wire: _Platform) -> Platform:
+    return _normalised(Platform(wire.os or "", wire.architecture or "", wire.variant or ""))
 
 
 # ------------------------------------------------------------------------------------------------ platforms
 
-_ARCHITECTURES = {
-    "x86_64": "amd64",
-    "x86-64": "amd64",
-    "aarch64": "arm64",
-    "armhf": "arm",
-    "armv7l": "arm",
-    "armv6l": "arm",
-    "i386": "386",
-    "i686": "386",
+_MACHINES: Mapping[str, tuple[str, str]] = {
+    "x86_64": ("amd64", ""),
+    "aarch64": ("arm64", ""),
+    "armv8l": ("arm", "v8"),
+    "armv7l": ("arm", "v7"),
+    "armv6l": ("arm", "v6"),
+    "armv5tel": ("arm", "v5"),
+    "i686": ("386", ""),
+    "i586": ("386", ""),
+    "loongarch64": ("loong64", ""),
 }
+"""What ``uname -m`` prints, in Go's words; the rest is called the same."""
 
 
 def local_platform(machine: str | None = None) -> Platform:
     """Return the platform of this machine (or of *machine*, a name as ``uname -m`` prints)."""
     machine = (machine or host.machine()).lower()
-    variant = {"armv7l": "v7", "armv6l": "v6"}.get(machine, "")
-    return _normalised(Platform("linux", _ARCHITECTURES.get(machine, machine), variant))
+    return _normalised(Platform("linux", *_MACHINES.get(machine, (machine, ""))))
 
 
 def _normalised(platform: Platform) -> Platform:
-    architecture = _ARCHITECTURES.get(platform.architecture.lower(), platform.architecture.lower())
-    variant = platform.variant.lower()
-    if architecture == "arm64" and variant in {"8", "v8"}:
-        variant = ""
-    elif architecture == "arm":
-        variant = {"": "v7", "8": "v8", "7": "v7", "6": "v6", "5": "v5"}.get(variant, variant)
-    elif architecture == "amd64" and variant == "v1":
-        variant = ""
-    return Platform(platform.os.lower(), architecture, variant)
+    """Return one of several ways to write the same, as containerd does; on Linux no system at all means Linux."""
+    system, architecture, variant = (part.lower() for part in (platform.os, platform.architecture, platform.variant))
+    match architecture, variant:
+        case ("i386", _):
+            architecture, variant = "386", ""
+        case ("x86_64" | "x86-64" | "amd64", _):
+            architecture, variant = "amd64", "" if variant == "v1" else variant
+        case ("aarch64" | "arm64", _):
+            architecture, variant = "arm64", "" if variant in {"8", "v8"} else variant
+        case ("armhf", _) | ("arm", "" | "7"):
+            architecture, variant = "arm", "v7"
+        case ("armel", _):
+            architecture, variant = "arm", "v6"
+        case ("arm", "5" | "6" | "8"):
+            variant = f"v{variant}"
+        case _:
+            pass
+    return Platform(system or "linux", architecture, variant)
 
 
 def accepted_platforms(wanted: Platform) -> tuple[Platform, ...]:
     """Return what a machine of *wanted* can run, best first, as containerd's default matcher orders it."""
-    os, arch = wanted.os, wanted.architecture
+    wanted = _normalised(wanted)
+    os, arch, variant = wanted.os, wanted.architecture, wanted.variant
+    level = int(variant[1:]) if re.fullmatch(r"v\d{1,2}", variant) else 0
     if arch == "amd64":
-        levels = {"v4": ("v4", "v3", "v2", ""), "v3": ("v3", "v2", ""), "v2": ("v2", "")}.get(wanted.variant, ("",))
-        return (*(Platform(os, arch, level) for level in levels), Platform(os, "386"))
+        lower = (_normalised(Platform(os, arch, f"v{lesser}")) for lesser in range(level - 1, 0, -1))
+        return (wanted, *lower, Platform(os, "386"))
     if arch == "arm64":
-        arm = (Platform(os, "arm", f"v{level}") for level in (8, 7, 6, 5))
-        return (wanted, *([Platform(os, arch)] if wanted.variant else []), *arm)
+        arm = (Platform(os, "arm", f"v{lesser}") for lesser in (8, 7, 6, 5))
+        return (wanted, *([Platform(os, arch)] if variant else []), *arm)
     if arch == "arm":
-        newest = int(wanted.variant[1:]) if re.fullmatch(r"v\d", wanted.variant) else 7
-        return tuple(Platform(os, arch, f"v{level}") for level in range(newest, 4, -1))
+        return (wanted, *(Platform(os, arch, f"v{lesser}") for lesser in range(level - 1, 4, -1)))
     return (wanted,)
 
 
@@ -265,8 +301,11 @@ def select_platform(index: Index, wanted: Platform, name: str) -> IndexEntry:
 
 
 def check_platform(config: ImageConfig, wanted: Platform, name: str) -> None:
-    """Raise NoMatchingPlatform when a single-platform image is for another kind of machine."""
-    if config.platform.os and config.platform not in accepted_platforms(wanted):
+    """Raise NoMatchingPlatform when an image is for another kind of machine: containerd pulls it all the same.
+
+    One that does not name its architecture is let through.
+    """
+    if config.platform.architecture and config.platform not in accepted_platforms(wanted):
         raise no_platform(name, wanted, (config.platform,))
 
 
