@@ -6,6 +6,7 @@ unless told otherwise), so the need of an image is the sum of both over the laye
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,7 @@ class DiskTooSmall(StokerError):
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """State of the file system that holds containerd's root: bytes and inodes that root may still use.
+    """State of the file system that holds containerd's root: what is free is what ``df`` calls available.
 
     ``total_inodes`` is 0 where the file system makes inodes as it needs them (btrfs, some xfs).
     """
@@ -109,7 +110,7 @@ class Presence:
     """What of an image is on the node.
 
     ``blobs``: digests in the content store; ``partial``: bytes of unfinished ingests by digest; ``unpacked``: how many
-    layers, lowest first, have their committed snapshot; ``growing``: bytes of the snapshot being unpacked now.
+    layers, lowest first, have their committed snapshot; ``growing``: bytes so far of the one after those.
     """
 
     blobs: frozenset[str] = frozenset()
@@ -138,9 +139,10 @@ def missing_need(
             download += max(layer.size - presence.partial.get(layer.digest, 0), 0)
             counted.add(layer.digest)
         usage = (known or {}).get(layer.digest) or ratios[compression_of(layer.media_type)].unpacked(layer.size)
-        unpack_bytes += usage.bytes
+        written = presence.growing if position == presence.unpacked else 0
+        unpack_bytes += max(usage.bytes - written, 0)
         unpack_inodes += usage.inodes
-    return Need(download, max(unpack_bytes - presence.growing, 0), unpack_inodes)
+    return Need(download, unpack_bytes, unpack_inodes)
 
 
 def union_need(
@@ -156,34 +158,56 @@ def union_need(
     total = Need()
     seen: set[str] = set()
     for manifest, presence in images:
-        fresh = tuple(layer for layer in manifest.layers[presence.unpacked :] if layer.digest not in seen)
+        missing = manifest.layers[presence.unpacked :]
+        fresh = tuple(layer for layer in missing if layer.digest not in seen)
+        growing = presence.growing if fresh[:1] == missing[:1] else 0
         seen.update(layer.digest for layer in fresh)
-        total += missing_need(replace(manifest, layers=fresh), replace(presence, unpacked=0), ratios, known)
+        rest = replace(presence, unpacked=0, growing=growing)
+        total += missing_need(replace(manifest, layers=fresh), rest, ratios, known)
     return total
 
 
+def fits(need: Need, filesystem: FileSystem, margins: Margins, promised: Need | None = None) -> bool:
+    """Say whether *need* fits beside what running pulls will still write. What needs nothing always does."""
+    free, free_inodes = _available(filesystem, margins, promised or Need())
+    return _within(need.bytes, free) and _within(need.unpack_inodes, free_inodes)
+
+
 def check_fits(name: str, need: Need, filesystem: FileSystem, margins: Margins, promised: Need | None = None) -> None:
-    """Raise DiskTooSmall, with the numbers, when *need* does not fit beside what running pulls will still write."""
+    """Raise DiskTooSmall, with the numbers, when *need* does not fit."""
     others = promised or Need()
-    free = filesystem.free_bytes - others.bytes - margins.reserve_bytes
-    if need.bytes > free:
+    free, free_inodes = _available(filesystem, margins, others)
+    if not _within(need.bytes, free):
         raise DiskTooSmall(
             f"{name} needs {human(need.bytes)} ({human(need.download_bytes)} to download, about "
-            f"{human(need.unpack_bytes)} unpacked), but {filesystem.path} has {human(filesystem.free_bytes)} free"
-            f"{_others(others)}, of which {human(margins.reserve_bytes)} are kept in reserve: "
-            f"needed {need.bytes} bytes, available {max(free, 0)} bytes",
+            f"{human(need.unpack_bytes)} unpacked), but {filesystem.path} has {human(filesystem.free_bytes)} free, of "
+            f"which {_kept(human(others.bytes) if others.bytes else '', human(margins.reserve_bytes))}: "
+            f"needed {need.bytes} bytes, available {int(max(free, 0))} bytes",
             hint="remove images (stoker image ls, stoker image rm), or make the file system larger",
         )
-    if filesystem.total_inodes == 0:
-        return
-    free_inodes = filesystem.free_inodes - others.unpack_inodes - margins.reserve_inodes
-    if need.unpack_inodes > free_inodes:
+    if not _within(need.unpack_inodes, free_inodes):
         raise DiskTooSmall(
             f"{name} needs about {need.unpack_inodes} inodes, but {filesystem.path} has {filesystem.free_inodes} free, "
-            f"of which {margins.reserve_inodes} are kept in reserve: needed {need.unpack_inodes} inodes, "
-            f"available {max(free_inodes, 0)} inodes",
+            f"of which {_kept(str(others.unpack_inodes or ''), str(margins.reserve_inodes))}: "
+            f"needed {need.unpack_inodes} inodes, available {int(max(free_inodes, 0))} inodes",
             hint="the file system has too many small files for its size; make it anew with more inodes (mkfs -N)",
         )
+
+
+def _available(filesystem: FileSystem, margins: Margins, others: Need) -> tuple[float, float]:
+    """Return the bytes and inodes that a new pull may take; inodes are endless where they are made as needed."""
+    inodes = filesystem.free_inodes - others.unpack_inodes - margins.reserve_inodes
+    bytes_left = filesystem.free_bytes - others.bytes - margins.reserve_bytes
+    return bytes_left, inodes if filesystem.total_inodes else math.inf
+
+
+def _within(needed: int, available: float) -> bool:
+    return needed == 0 or needed <= available
+
+
+def _kept(promised: str, reserve: str) -> str:
+    others = f"{promised} are promised to pulls that run and " if promised else ""
+    return f"{others}{reserve} are kept in reserve"
 
 
 def check_floor(name: str, filesystem: FileSystem, margins: Margins) -> None:
@@ -213,13 +237,11 @@ def sum_needs(needs: Iterable[Need]) -> Need:
 
 def human(size: int) -> str:
     """Return bytes for people: ``1.5 GiB``."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+    if abs(size) < 1024:
+        return f"{size} B"
+    value = size / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if abs(value) < 1023.95:  # what would be rounded to 1024.0 is one of the next unit
+            return f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
-
-
-def _others(others: Need) -> str:
-    return f" and {human(others.bytes)} of it promised to pulls that run" if others.bytes else ""
