@@ -6,5 +6,8 @@ import pytest
 
 pytest.register_assert_rewrite(
     *(f"tests.conformance.{name}" for name in ("subject", "memory_subject", "containerd_subject")),
-    *(f"tests.conformance.contract_{part}" for part in ("events", "failures", "images", "leases", "life", "store")),
+    *(
+        f"tests.conformance.contract_{part}"
+        for part in ("disk", "events", "failures", "images", "leases", "life", "store")
+    ),
 )

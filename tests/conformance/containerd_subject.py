@@ -20,6 +20,7 @@ from tests.conformance.subject import (
     snapshots_of,
 )
 from tests.rig import images
+from tests.rig.exchange import RequestRecord
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Gate, Hold, Status
 from tests.rig.layers import LayerSpec
@@ -145,6 +146,7 @@ class ContainerdSubject:
                 await self.restart()
                 await asyncio.wait_for(self.runtime.wait_ready(), DEADLINE)
             await self._put_back(*before)
+            await asyncio.to_thread(self._proxy.wait_until, "all transfers to end", _all_done)
         finally:
             supervision.cancel()
             await asyncio.gather(supervision, return_exceptions=True)
@@ -171,6 +173,10 @@ class ContainerdSubject:
 def _path(made: Made) -> str:
     """What the paths of this image's repository begin with."""
     return f"/v2/{made.reference.partition('/')[2].rpartition(':')[0]}/"
+
+
+def _all_done(records: list[RequestRecord]) -> bool:
+    return all(record.done for record in records)
 
 
 def _observe(_call: str, _status: str, _seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.conformance.contract_disk import TestFullDisk
 from tests.conformance.contract_events import TestEvents
 from tests.conformance.contract_failures import TestFailures
 from tests.conformance.contract_images import TestAsking, TestNames, TestPins, TestPulling, TestRecords, TestRemoving
@@ -15,6 +16,7 @@ __all__ = [
     "TestContent",
     "TestEvents",
     "TestFailures",
+    "TestFullDisk",
     "TestInfo",
     "TestLeases",
     "TestNames",

@@ -30,9 +30,9 @@ class MemorySubject:
     refused = "127.0.0.1:1/none:v1"
     unknown_host = "nowhere.invalid/none:v1"
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, disk_bytes: int = 100 << 30) -> None:
         self.generation = generation
-        self.runtime = MemoryRuntime(MemoryOptions(generation=generation))
+        self.runtime = MemoryRuntime(MemoryOptions(generation=generation, disk_bytes=disk_bytes))
         self.runtime.remote.unreachable = {
             "127.0.0.1:1": "dial tcp 127.0.0.1:1: connect: connection refused",
             "nowhere.invalid": "dial tcp: lookup nowhere.invalid: no such host",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.conformance.contract_disk import SMALL_DISK
 from tests.conformance.contracts import *  # noqa: F403
 from tests.conformance.memory_subject import MemorySubject
 from tests.conformance.subject import Generation, Subject
@@ -15,5 +16,13 @@ from tests.conformance.subject import Generation, Subject
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     generation: Generation = request.param
     made = MemorySubject(generation)
+    yield made
+    await made.runtime.close()
+
+
+@pytest.fixture(params=["1.6", "1.7", "2.1"])
+async def small(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    generation: Generation = request.param
+    made = MemorySubject(generation, SMALL_DISK)
     yield made
     await made.runtime.close()
