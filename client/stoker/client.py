@@ -25,6 +25,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from stoker.defaults import DEFAULT_SOCKET
 from stoker.errors import ClientError, DaemonUnreachable
 from stoker.objects.images import (
     Attempt,
@@ -46,8 +47,6 @@ from stoker.objects.node import ErrorBody, Health, NodeInfo
 from stoker.sse import Message, SseParser
 
 __all__ = ["DEFAULT_SOCKET", "Client", "ClientError", "DaemonUnreachable"]
-
-DEFAULT_SOCKET = Path("/run/stoker/stokerd.sock")
 
 T = TypeVar("T")
 

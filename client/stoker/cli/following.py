@@ -1,0 +1,133 @@
+"""Follows jobs to their end, and minds signals on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+
+from stoker.cli import exits
+from stoker.cli.reporters import Reporter
+from stoker.client import Client
+from stoker.errors import ClientError
+from stoker.objects.images import JobEvent, JobStatus
+
+TICK_SECONDS = 0.1
+
+
+class Left(Exception):
+    """A signal ended the command while jobs go on in stokerd; ``code`` is what to exit with."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Signals:
+    """Ctrl-C sets ``pressed``; a second one, and a signal to end, cancel the task that entered."""
+
+    def __init__(self) -> None:
+        self.pressed = asyncio.Event()
+        self._code = 0
+        self._task: asyncio.Task[object] | None = None
+
+    @contextlib.asynccontextmanager
+    async def handled(self) -> AsyncIterator[None]:
+        """Handle signals inside; Left when one of them ends it."""
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        loop.add_signal_handler(signal.SIGINT, self._press)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._leave, 128 + number)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._code:
+                raise Left(self._code) from None
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    def _press(self) -> None:
+        if self.pressed.is_set():
+            self._leave(exits.INTERRUPTED)
+        self.pressed.set()
+
+    def _leave(self, code: int) -> None:
+        self._code = code
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def follow(client: Client, jobs: list[JobStatus], reporter: Reporter) -> list[JobStatus]:
+    """Tell *reporter* about *jobs* until all have ended; return them as they ended.
+
+    ClientError: stokerd cannot be reached any more, or does not know a job.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            ticking = group.create_task(_tick(reporter))
+            following = [group.create_task(_follow_one(client, job, reporter)) for job in jobs]
+            ended = [await task for task in following]
+            ticking.cancel()
+    except BaseExceptionGroup as several:
+        raise _first(several) from None
+    return ended
+
+
+def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = several.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _follow_one(client: Client, job: JobStatus, reporter: Reporter) -> JobStatus:
+    def retrying(error: ClientError, _delay: float) -> None:
+        reporter.trouble(error.message)
+
+    async with contextlib.aclosing(client.follow(job.id, on_retry=retrying)) as events:
+        async for event in events:
+            reporter.event(event)
+            if isinstance(event, JobEvent):
+                job = event.job
+    return job
+
+
+async def _tick(reporter: Reporter) -> None:
+    while True:
+        reporter.tick()
+        await asyncio.sleep(TICK_SECONDS)
+
+
+async def until_over_or_pressed(
+    client: Client, jobs: list[JobStatus], reporter: Reporter, signals: Signals, *, cancel: bool
+) -> tuple[list[JobStatus], bool]:
+    """Follow *jobs*; on Ctrl-C either cancel them in stokerd and see them end, or leave them.
+
+    Return the jobs as they ended, and whether Ctrl-C was pressed. Left: they go on without us.
+    """
+    following = asyncio.create_task(follow(client, jobs, reporter))
+    pressed = asyncio.create_task(signals.pressed.wait())
+    try:
+        await asyncio.wait({following, pressed}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted = not following.done()
+        if interrupted:
+            if not cancel:
+                raise Left(exits.INTERRUPTED)
+            reporter.note("cancelling: stokerd stops what only this job wanted (Ctrl-C again to leave at once)")
+            for job in jobs:
+                await _cancel(client, job.id)
+        return await following, interrupted
+    finally:
+        for task in (following, pressed):
+            task.cancel()
+        await asyncio.gather(following, pressed, return_exceptions=True)
+
+
+async def _cancel(client: Client, job_id: str) -> None:
+    try:
+        await client.cancel(job_id)
+    except ClientError as error:
+        if error.reason != "Conflict":  # it has just ended by itself
+            raise

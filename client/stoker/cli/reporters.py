@@ -1,0 +1,196 @@
+"""What is shown while jobs run: a live picture on a terminal, plain lines elsewhere, events as JSON, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from stoker.cli.layout import closing_line, finished_lines, frame, outcome, state_text
+from stoker.cli.progress import Board, Key, Tracked
+from stoker.cli.session import Session
+from stoker.cli.terminal import Screen
+from stoker.cli.text import Style, clean
+from stoker.objects.images import Event, JobEvent
+from stoker.units import format_size, format_size_pair
+
+_PLAIN_SECONDS = 10.0
+_REDRAW_SECONDS = 1.0
+
+
+class Reporter(Protocol):
+    """Told about everything, in order. ``close`` is called in the end, whatever happens."""
+
+    def event(self, event: Event) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Show a line that is not about one image."""
+        ...
+
+    def trouble(self, text: str) -> None:
+        """stokerd cannot be heard for now."""
+        ...
+
+    def tick(self) -> None:
+        """Called ten times a second."""
+        ...
+
+    def finish(self) -> None:
+        """Everything is over: show the sum."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LiveReporter:
+    """Draws on a terminal: at most once a tick, and once a second while nothing happens."""
+
+    def __init__(self, screen: Screen, style: Style, clock: Callable[[], float] = time.monotonic) -> None:
+        self._screen = screen
+        self._style = style
+        self._clock = clock
+        self._board = Board(clock())
+        self._above: list[str] = []
+        self._dirty = True
+        self._size = (0, 0)
+        self._drawn_at = 0.0
+
+    def event(self, event: Event) -> None:
+        for tracked in self._board.apply(event, self._clock()):
+            if tracked.over:
+                self._above += finished_lines(tracked.item, self._style)
+        self._dirty = True
+
+    def note(self, text: str) -> None:
+        self._above.append(text)
+        self._dirty = True
+        self.tick()
+
+    def trouble(self, text: str) -> None:
+        self._board.trouble = text
+        self._dirty = True
+
+    def tick(self) -> None:
+        now = self._clock()
+        size = self._screen.size()
+        if not self._dirty and size == self._size and now - self._drawn_at < _REDRAW_SECONDS:
+            return
+        width, height = size
+        block = frame(self._board, now=now, wall=datetime.now(UTC), width=width, height=height, style=self._style)
+        above, self._above = self._above, []
+        self._screen.draw(above, block)
+        self._dirty, self._size, self._drawn_at = False, size, now
+
+    def finish(self) -> None:
+        self._screen.draw([*self._above, closing_line(self._board, now=self._clock())], [])
+        self._above = []
+
+    def close(self) -> None:
+        if self._above:
+            self.tick()
+        self._screen.close()
+
+
+class PlainReporter:
+    """Writes a line for each change of phase, and for each image that is being pulled one every ten seconds."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._board = Board(clock())
+        self._said: dict[Key, str] = {}
+        self._said_at: dict[Key, float] = {}
+        self._trouble = ""
+
+    def event(self, event: Event) -> None:
+        now = self._clock()
+        if self._trouble:
+            self._trouble = ""
+            self._write("stokerd is back")
+        if isinstance(event, JobEvent) and event.job.id not in self._board.jobs:
+            count = event.job.counts.desired
+            self._write(f"job {event.job.id}: {count} {'image' if count == 1 else 'images'}")
+        for tracked in self._board.apply(event, now):
+            job = event.job.id if isinstance(event, JobEvent) else getattr(event, "job", "")
+            self._tell((job, tracked.item.reference), tracked, now)
+
+    def _tell(self, key: Key, tracked: Tracked, now: float) -> None:
+        name = clean(tracked.item.reference or tracked.item.image)
+        phase = _plain_phase(tracked)
+        if phase != self._said.get(key, "waiting"):
+            self._said[key], self._said_at[key] = phase, now
+            self._write(f"{name}: {phase}")
+            if tracked.item.phase == "Failed" and tracked.item.hint:
+                self._write(f"  hint: {clean(tracked.item.hint)}")
+        elif tracked.item.phase == "Pulling" and now - self._said_at.get(key, now) >= _PLAIN_SECONDS:
+            self._said_at[key] = now
+            self._write(f"{name}: {_plain_progress(tracked, now)}")
+
+    def note(self, text: str) -> None:
+        self._write(text)
+
+    def trouble(self, text: str) -> None:
+        if not self._trouble:
+            self._trouble = text
+            self._write(f"no connection to stokerd, trying again: {clean(text)}")
+
+    def tick(self) -> None:
+        """Nothing: silence is what a log wants."""
+
+    def finish(self) -> None:
+        self._write(closing_line(self._board, now=self._clock()))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _plain_phase(tracked: Tracked) -> str:
+    item = tracked.item
+    if tracked.over:
+        return {"Succeeded": "", "Failed": "failed: ", "Cancelled": ""}[item.phase] + outcome(item)
+    if item.phase == "Waiting":
+        return "waiting" if item.attempt == 0 else f"attempt {item.attempt} failed, will retry: {clean(item.reason)}"
+    if tracked.unpacking:
+        return "unpacking"
+    return "pulling" if item.attempt <= 1 else f"pulling, attempt {item.attempt}"
+
+
+def _plain_progress(tracked: Tracked, now: float) -> str:
+    progress = tracked.item.progress
+    if tracked.unpacking or not progress.bytes_total:
+        return state_text(tracked, now=now, wall=datetime.now(UTC), short=True)
+    sizes = format_size_pair(progress.bytes_done, progress.bytes_total)
+    return f"{progress.percent:.0f}%, {sizes}, {format_size(tracked.speed.at(now))}/s"
+
+
+class JsonReporter:
+    """Writes every event as a line of JSON."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def event(self, event: Event) -> None:
+        self._session.line(event)
+
+    def note(self, text: str) -> None:
+        self._session.note(text)
+
+    def trouble(self, text: str) -> None:
+        self._session.note(f"no connection to stokerd, trying again: {text}")
+
+    def tick(self) -> None:
+        """Events say it all."""
+
+    def finish(self) -> None:
+        """The last event says it all."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class QuietReporter(JsonReporter):
+    """Says nothing about events: the result follows as one document."""
+
+    def event(self, event: Event) -> None:
+        """Nothing."""
