@@ -8,6 +8,8 @@ user sees only moves forward (`advance`).
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -16,6 +18,8 @@ from stokerd.images.manifests import ImageConfig, Manifest
 from stokerd.runtime.types import Ingest, LeaseResource
 
 LayerState = Literal["waiting", "downloading", "downloaded", "unpacking", "done", "present"]
+
+_DIGEST_AT_END = re.compile(r"sha\d+:[0-9a-f]+$")
 
 _ORDER: Mapping[LayerState, int] = {
     "waiting": 0,
@@ -60,6 +64,8 @@ class Layer:
     offset: int = 0
     unpacked: float = 0.0
     """Share of the layer that is unpacked, 0 to 1; an estimate while it runs."""
+    held: bool = False
+    """The node had its content before the pull: none of it came over the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +81,14 @@ class PullProgress:
 
     @property
     def bytes_done(self) -> int:
-        return sum({layer.digest: layer.offset for layer in self.layers}.values())
+        done: dict[str, int] = {}
+        for layer in self.layers:
+            done[layer.digest] = max(layer.offset, done.get(layer.digest, 0))
+        return sum(done.values())
 
     @property
     def bytes_present(self) -> int:
-        return sum({layer.digest: layer.size for layer in self.layers if layer.state == "present"}.values())
+        return sum({layer.digest: layer.size for layer in self.layers if layer.held}.values())
 
     @property
     def fetched(self) -> int:
@@ -91,16 +100,16 @@ class PullProgress:
 
     @property
     def percent(self) -> float:
-        """0 to 100; an image of no bytes at all (zero layers) is at 100 as soon as it is known."""
-        total = float(sum(max(layer.size, 1) for layer in self.layers))
-        if total == 0:
+        """0 to 100, and 100 not before everything is unpacked; an image without layers is at 100 once it is known."""
+        if self.layers_unpacked == len(self.layers):
             return 100.0 if self.known else 0.0
+        total = float(sum(max(layer.size, 1) for layer in self.layers))
         done = 0.0
         for layer in self.layers:
             size = max(layer.size, 1)
             fetched = min(layer.offset / layer.size, 1.0) if layer.size else float(_ORDER[layer.state] > 1)
             done += size * ((1 - _UNPACK_SHARE) * fetched + _UNPACK_SHARE * layer.unpacked)
-        return round(min(done / total, 1.0) * 100, 1)
+        return min(math.floor(done / total * 1000) / 10, 99.9)
 
 
 def observe(resources: tuple[LeaseResource, ...], ingests: tuple[Ingest, ...]) -> Observation:
@@ -122,8 +131,8 @@ def observe(resources: tuple[LeaseResource, ...], ingests: tuple[Ingest, ...]) -
 
 def _digest_of(ingest_ref: str) -> str:
     """``layer-sha256:abc`` → ``sha256:abc``; containerd prefixes what kind of thing is fetched."""
-    position = ingest_ref.find("sha256:")
-    return ingest_ref[position:] if position >= 0 else ingest_ref
+    match = _DIGEST_AT_END.search(ingest_ref)
+    return match.group() if match else ingest_ref
 
 
 def measure(
@@ -142,12 +151,11 @@ def measure(
     layers = []
     for position, descriptor in enumerate(manifest.layers):
         chain = chains[position] if position < len(chains) else ""
-        layer = Layer(descriptor.digest, descriptor.size)
-        if position < baseline.unpacked or (descriptor.digest in baseline.blobs and position < unpacked):
-            layer = replace(layer, state="present", offset=descriptor.size, unpacked=1.0)
-        elif position < unpacked:
-            layer = replace(layer, state="done", offset=descriptor.size, unpacked=1.0)
-        elif descriptor.digest in seen.blobs:
+        held = position < baseline.unpacked or descriptor.digest in baseline.blobs
+        layer = Layer(descriptor.digest, descriptor.size, held=held)
+        if position < unpacked:
+            layer = replace(layer, state="present" if held else "done", offset=descriptor.size, unpacked=1.0)
+        elif descriptor.digest in seen.blobs or descriptor.digest in baseline.blobs:
             layer = _fetched(layer, chain, seen, expected.get(descriptor.digest, 0))
         elif descriptor.digest in seen.ingests:
             offset = min(seen.ingests[descriptor.digest], descriptor.size)
@@ -175,18 +183,23 @@ def advance(before: PullProgress, now: PullProgress) -> PullProgress:
     """Return *now* with nothing moved backwards from *before*.
 
     A retry may begin a layer again from zero (a registry without Range), and a look between two steps may see neither;
-    the user is shown the furthest point reached, until the pull passes it.
+    the user is shown the furthest point reached, until the pull passes it. Another image, under a tag that moved, is
+    another progress.
     """
-    if not before.known:
+    if not now.known:
+        return before
+    if not before.known or [entry.digest for entry in before.layers] != [entry.digest for entry in now.layers]:
         return now
-    if not now.known or [entry.digest for entry in before.layers] != [entry.digest for entry in now.layers]:
-        return before if not now.known else now
     return PullProgress(tuple(_later(old, new) for old, new in zip(before.layers, now.layers, strict=True)), known=True)
 
 
 def _later(old: Layer, new: Layer) -> Layer:
     state = new.state if _ORDER[new.state] >= _ORDER[old.state] else old.state
-    return Layer(new.digest, new.size, state, max(old.offset, new.offset), max(old.unpacked, new.unpacked))
+    # What was seen coming over the network stays fetched, even if a later look takes it for something that was there.
+    held = old.held or (new.held and old.offset == 0)
+    if state == "present" and not held:
+        state = "done"
+    return Layer(new.digest, new.size, state, max(old.offset, new.offset), max(old.unpacked, new.unpacked), held)
 
 
 def complete(progress: PullProgress) -> PullProgress:
