@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from stokerd.runtime.types import CgroupMode
 
 DEFAULT_REGISTRY_CONFIG = "/etc/containerd/certs.d"
 _DEFAULT_CONFIG_FILE = "/etc/containerd/config.toml"
+_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
+"""How the kernel writes blanks and backslashes of a path (seq_escape, fs/proc_namespace.c)."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -67,7 +70,7 @@ def file_system_type(mountinfo: str, path: str) -> str:
         fields = left.split()
         if not separator or len(fields) < 5:
             continue
-        mount = fields[4].encode().decode("unicode_escape", "replace")
+        mount = _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), fields[4])
         inside = mount == "/" or path == mount or path.startswith(f"{mount}/")
         if inside and len(mount) >= best:  # of two mounts on one place the later hides the earlier
             best, found = len(mount), right.split()[0]
