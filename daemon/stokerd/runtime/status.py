@@ -46,6 +46,9 @@ _BROKEN_TRANSPORT = re.compile(
     re.IGNORECASE,
 )
 
+_OF_CONTAINERD = re.compile(r"^failed to (?:pull|resolve|copy|do request|unpack|extract)", re.IGNORECASE)
+"""What containerd says of a registry's connections reads like what gRPC says of containerd's."""
+
 
 def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
     """Return our error for what *call* (the method's short name) raised."""
@@ -53,7 +56,7 @@ def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
     kind = _ERRORS.get(code, RuntimeFailure)
     if _NO_SPACE.search(details):
         kind = RuntimeNoSpace
-    elif kind is RuntimeUnavailable and not _BROKEN_TRANSPORT.search(details):
+    elif kind is RuntimeUnavailable and (_OF_CONTAINERD.search(details) or not _BROKEN_TRANSPORT.search(details)):
         # containerd uses UNAVAILABLE for its own errors too (a locked reference, a registry that answers 503).
         kind = RuntimeFailure
     if kind is RuntimeUnavailable:
