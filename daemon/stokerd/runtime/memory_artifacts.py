@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Style = Literal["oci", "docker"]
+Compression = Literal["gzip", "zstd", "none", "unknown"]
 
 _DOCKER_HUB = "docker.io"
 MEDIA_TYPES: Mapping[tuple[Style, str], str] = {
@@ -25,7 +26,11 @@ MEDIA_TYPES: Mapping[tuple[Style, str], str] = {
     ("docker", "gzip"): "application/vnd.docker.image.rootfs.diff.tar.gzip",
     ("docker", "zstd"): "application/vnd.docker.image.rootfs.diff.tar.zstd",
     ("docker", "none"): "application/vnd.docker.image.rootfs.diff.tar",
+    ("oci", "unknown"): "application/vnd.example.layer.v9+weird",
+    ("docker", "unknown"): "application/vnd.example.layer.v9+weird",
 }
+UNKNOWN_LAYER = MEDIA_TYPES["oci", "unknown"]
+"""A layer that no containerd can unpack."""
 
 
 def host_platform() -> str:
@@ -93,7 +98,7 @@ class Layer:
     size: int
     unpacked: int
     inodes: int
-    compression: Literal["gzip", "zstd", "none"] = "gzip"
+    compression: Compression = "gzip"
 
     @classmethod
     def of(
@@ -103,7 +108,7 @@ class Layer:
         *,
         unpacked: int | None = None,
         inodes: int = 10,
-        compression: Literal["gzip", "zstd", "none"] = "gzip",
+        compression: Compression = "gzip",
     ) -> Layer:
         """Make a layer of *size* compressed bytes; equal arguments make equal layers."""
         grown = size * 2 if unpacked is None else unpacked

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar
 
 from stokerd.errors import RuntimeFailure, RuntimeNotFound, StokerError
-from stokerd.runtime.memory_artifacts import Document, Layer, Reference, chain_ids
+from stokerd.runtime.memory_artifacts import UNKNOWN_LAYER, Document, Layer, Reference, chain_ids
 from stokerd.runtime.memory_registry import Remote
 from stokerd.runtime.memory_store import Store
 from stokerd.runtime.types import UNCOMPRESSED_LABEL, Descriptor, ImageEvent, RegistryAuth
@@ -84,12 +84,15 @@ class Pull:
         config = self._remote.document(manifest["config"]["digest"])
         await self._fetch("config", config.digest, len(config.body), config.body)
         layers = [self._remote.layer(entry["digest"]) for entry in manifest["layers"]]
+        unknown = [layer for layer in layers if layer.compression == "unknown"]
         children = {f"containerd.io/gc.ref.content.l.{number}": layer.digest for number, layer in enumerate(layers)}
         self._label(manifest_document.digest, {"containerd.io/gc.ref.content.config": config.digest, **children})
         chain = chain_ids(json.loads(config.body)["rootfs"]["diff_ids"])
-        await self._unpack_all(layers, chain)
-        if chain:
-            self._label(config.digest, {f"containerd.io/gc.ref.snapshot.{self._store.snapshotter}": chain[-1]})
+        if unknown:
+            await self._beyond_unpacking(top, unknown, len(layers))
+        else:
+            await self._unpack_all(layers, chain)
+            self._label_top(config.digest, chain)
         await self._stage(("record",))
         self._record(top, config.digest)
         return config.digest
@@ -214,6 +217,27 @@ class Pull:
 
     def _label(self, digest: str, labels: dict[str, str]) -> None:
         self._guarded(partial(self._store.label, digest, labels))
+
+    def _label_top(self, config: str, chain: Sequence[str]) -> None:
+        if chain:
+            self._label(config, {f"containerd.io/gc.ref.snapshot.{self._store.snapshotter}": chain[-1]})
+
+    async def _beyond_unpacking(self, top: Document, unknown: Sequence[Layer], total: int) -> None:
+        """Fetch layers of a kind that containerd cannot unpack. Alone, 2.1 takes them for no layers at all."""
+        for layer in unknown:
+            await self._fetch("unknown", layer.digest, layer.size)
+        if len(unknown) < total:
+            self._refuse(f"number of layers and diffIDs don't match: {total - len(unknown)} != {total}")
+        if self._machine.generation == "2.1":
+            return
+        self._store.put_record(str(self._name), Descriptor(top.media_type, top.digest, len(top.body)), MANAGED)
+        cause = "mismatched image rootfs and manifest layers"
+        if self._old:
+            cause = (
+                f"failed to extract layer {unknown[0].diff_id}: failed to get stream processor for {UNKNOWN_LAYER}: "
+                "no processor for media-type: unknown"
+            )
+        self._refuse(f"failed to unpack image on snapshotter {self._store.snapshotter}: {cause}")
 
     # ------------------------------------------------------------------------------------------ snapshots
 
