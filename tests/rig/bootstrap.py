@@ -65,10 +65,21 @@ def say(text: str) -> None:
     print(f"bootstrap: {text}", flush=True)
 
 
-def run(argv: Sequence[str | Path], environment: dict[str, str] | None = None) -> None:
+def run(argv: Sequence[str | Path], environment: dict[str, str] | None = None, *, silent: bool = False) -> None:
+    """Run a command; what a silent one says is shown only when it fails."""
     words = [str(word) for word in argv]
-    done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
+    out = subprocess.PIPE if silent else None
+    done = subprocess.run(
+        words,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT if silent else None,
+        env={**os.environ, **(environment or {})},
+    )
     if done.returncode != 0:
+        if silent:
+            print(done.stdout.decode(errors="replace")[-8000:], file=sys.stderr)
         raise StepError(f"`{shlex.join(words)}` ended with {done.returncode}")
 
 
@@ -105,16 +116,16 @@ def missing_packages(*, rig: bool) -> list[str]:
 def install_packages(packages: Sequence[str]) -> None:
     say(f"installing Debian packages: {' '.join(packages)}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "--yes", "--quiet", "--quiet", "--no-install-recommends", *packages]
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if lists_are_there():
         try:
-            run(install, quiet)
+            run(install, quiet, silent=True)
         except StepError:
             say("the package lists may be old; reading them again")
         else:
             return
-    run(["apt-get", "update", "--quiet", "--quiet"], quiet)
-    run(install, quiet)
+    run(["apt-get", "update"], quiet, silent=True)
+    run(install, quiet, silent=True)
 
 
 def lists_are_there() -> bool:
