@@ -94,6 +94,10 @@ class Puller:
             self._budget.release(order.name)
         return outcome
 
+    async def release(self, name: str) -> None:
+        """Let go of an image that is complete: its own records hold it now."""
+        await self._runtime.leases.delete(leases.lease_id(self._daemon, name), sync=False)
+
     async def discard(self, reference: Reference) -> None:
         """Remove all that attempts on *reference* left; returns when it is gone."""
         wanted = leases.lease_id(self._daemon, reference.pull_spec)
@@ -133,7 +137,7 @@ class Puller:
         for credential in (*await self._keyring.lookup(order.reference, order.auths), None):
             failure, watch = await self._watched_pull(order, lease, credential)
             if failure is None:
-                return await self._finish(order, lease, watch)
+                return await self._finish(order, watch)
             if failure.reason == NoMatchingPlatform.reason:
                 problem = await watch.platforms_problem()
                 return classify(problem, order.name) if problem else failure
@@ -165,13 +169,13 @@ class Puller:
             return error
         return None
 
-    async def _finish(self, order: PullOrder, lease: Lease, watch: PullWatch) -> Pulled | Failure:
+    async def _finish(self, order: PullOrder, watch: PullWatch) -> Pulled | Failure:
         present = await self._presence.find(order.reference)
         await watch.last_look()
         if present is None:
             return _incomplete(order.name, watch)
         await self._learn(watch)
-        await self._runtime.leases.delete(lease.id, sync=False)
+        await self.release(order.name)
         progress = complete(watch.progress)
         return Pulled(present, progress.fetched, progress, self._remark(watch.config))
 

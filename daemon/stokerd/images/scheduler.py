@@ -245,6 +245,8 @@ class Scheduler:
             if not pull.always:
                 present = await self._presence.find(pull.reference)
                 if present is not None:
+                    # An earlier run may have been killed between the end of its pull and the end of its lease.
+                    await self._puller.release(pull.key)
                     return Warm(present, None)
             order = PullOrder(pull.reference, pull.auths, lambda progress: self._report(pull, progress))
             outcome = await self._puller.attempt(order)
