@@ -151,6 +151,17 @@ def test_wake_at(entry: Waiting, room: Room, wake_at: float | None) -> None:
     assert decide([entry], Limits(2, 1), room, 5.0).wake_at == wake_at
 
 
+def test_a_registry_that_what_starts_has_filled_is_not_looked_at_again_by_the_clock() -> None:
+    queue = [wait("now", sequence=1), wait("later", sequence=2, not_before=7.0)]
+    assert decide(queue, Limits(2, 1), FREE, 5.0) == Decision(("now",), None)
+    assert decide(queue, Limits(2, 2), FREE, 5.0) == Decision(("now",), 7.0)
+
+
+def test_the_earliest_of_several_wakes() -> None:
+    queue = [wait("a", not_before=9.0), wait("b", not_before=7.0), wait("c", not_before=8.0), wait("d", "q", 0, 0, 8.0)]
+    assert decide(queue, Limits(2, 2), FREE, 5.0).wake_at == 7.0
+
+
 def test_a_pull_starts_at_the_very_moment_it_is_due() -> None:
     assert decide([wait("x", not_before=5.0)], Limits(1, 1), Room({}, {"r": 5.0}), 5.0).start == ("x",)
 
