@@ -1,0 +1,183 @@
+"""From gRPC status to our errors: every status, and the two that mean more than one thing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from stokerd.errors import (
+    RuntimeAlreadyExists,
+    RuntimeFailure,
+    RuntimeInvalid,
+    RuntimeNoSpace,
+    RuntimeNotFound,
+    RuntimeTimeout,
+    RuntimeUnavailable,
+    RuntimeUnsupported,
+)
+from stokerd.runtime.status import guarded, runtime_error
+
+Code = grpc.StatusCode
+
+
+def failed(code: grpc.StatusCode, details: str | None = "something happened") -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (Code.CANCELLED, RuntimeFailure),
+        (Code.UNKNOWN, RuntimeFailure),
+        (Code.INVALID_ARGUMENT, RuntimeInvalid),
+        (Code.DEADLINE_EXCEEDED, RuntimeTimeout),
+        (Code.NOT_FOUND, RuntimeNotFound),
+        (Code.ALREADY_EXISTS, RuntimeAlreadyExists),
+        (Code.PERMISSION_DENIED, RuntimeFailure),
+        (Code.UNAUTHENTICATED, RuntimeFailure),
+        (Code.RESOURCE_EXHAUSTED, RuntimeFailure),
+        (Code.FAILED_PRECONDITION, RuntimeInvalid),
+        (Code.ABORTED, RuntimeFailure),
+        (Code.UNIMPLEMENTED, RuntimeUnsupported),
+        (Code.OUT_OF_RANGE, RuntimeInvalid),
+        (Code.INTERNAL, RuntimeFailure),
+        (Code.DATA_LOSS, RuntimeFailure),
+    ],
+)
+def test_every_status(code: grpc.StatusCode, kind: type[RuntimeFailure]) -> None:
+    error = runtime_error(failed(code), "images.Get")
+    assert type(error) is kind
+    assert error.status == code.name
+    assert error.call == "images.Get"
+    assert error.retryable == (kind is RuntimeTimeout)
+    if kind is RuntimeTimeout:
+        assert error.message == "containerd did not answer images.Get in time"
+    else:
+        assert error.message == "something happened"
+
+
+def test_all_statuses_are_in_the_tables() -> None:
+    marks = test_every_status.pytestmark  # type: ignore[attr-defined]
+    covered = {code for code, _ in marks[0].args[1]} | {Code.OK, Code.UNAVAILABLE}
+    assert covered == set(grpc.StatusCode)
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "failed to connect to all addresses; last error: UNKNOWN: unix:/run/x.sock: connect failed: addr: "
+        "unix:/run/x.sock error: No such file or directory",
+        "failed to connect to all addresses; last error: FAILED_PRECONDITION: unix:/run/x.sock: connect failed: addr: "
+        "unix:/run/x.sock error: Connection refused",
+        "Socket closed",
+        "Stream removed",
+        "recvmsg:Connection reset by peer",
+        "sendmsg: Broken pipe (32)",
+        "GOAWAY received",
+        "keepalive watchdog timeout",
+        "Endpoint closing",
+        "Channel closed",
+        "Transport closed",
+    ],
+)
+def test_a_broken_transport(details: str) -> None:
+    error = runtime_error(failed(Code.UNAVAILABLE, details), "cri.Version")
+    assert type(error) is RuntimeUnavailable
+    assert error.retryable
+    assert error.message == f"containerd cannot be reached (cri.Version: {details})"
+    assert error.hint == "is containerd running? (stoker doctor)"
+    assert error.status == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "ref layer-sha256:abc locked for 2.1s (since 2026-11-30): unavailable",
+        "unexpected status from HEAD request to https://registry.test/v2/app/manifests/v1: 503 Service Unavailable",
+        'failed to pull and unpack image "registry.test/app:v1": failed to copy: read tcp 127.0.0.1:1->127.0.0.1:2: '
+        "read: connection reset by peer",
+        'failed to resolve image: failed to do request: Head "https://registry.test": dial tcp 127.0.0.1:1: connect: '
+        "connection refused",
+        "the snapshotter is busy",
+    ],
+)
+def test_unavailable_in_the_words_of_containerd(details: str) -> None:
+    error = runtime_error(failed(Code.UNAVAILABLE, details), "cri.PullImage")
+    assert type(error) is RuntimeFailure
+    assert error.message == details
+    assert error.hint is None
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.INTERNAL])
+@pytest.mark.parametrize("words", ["no space left on device", "No space left on device", "disk quota exceeded"])
+def test_a_full_disk(code: grpc.StatusCode, words: str) -> None:
+    error = runtime_error(failed(code, f"failed to copy: write /var/lib/x: {words}"), "cri.PullImage")
+    assert type(error) is RuntimeNoSpace
+    assert words in error.message
+
+
+def test_no_secret_is_told() -> None:
+    details = 'Get "https://robot:s3cret@registry.test/v2/": Authorization: Bearer abcdefghijk was refused'
+    error = runtime_error(failed(Code.UNKNOWN, details), "cri.PullImage")
+    assert "s3cret" not in str(error)
+    assert "abcdefghijk" not in str(error)
+
+
+@pytest.mark.parametrize("details", [None, ""])
+def test_a_status_without_words(details: str | None) -> None:
+    assert runtime_error(failed(Code.INTERNAL, details), "leases.List").message == "leases.List failed: INTERNAL"
+
+
+class TestGuarded:
+    async def test_counts_what_it_awaits(self) -> None:
+        seen: list[tuple[str, str, bool]] = []
+
+        def observe(call: str, status: str, seconds: float) -> None:
+            seen.append((call, status, seconds >= 0))
+
+        async def fine() -> int:
+            return 7
+
+        async def broken() -> int:
+            raise failed(Code.NOT_FOUND)
+
+        async def misused() -> int:
+            raise grpc.aio.UsageError("Channel is closed.")
+
+        async def wrong() -> int:
+            raise ZeroDivisionError
+
+        assert await guarded("a", fine(), observe) == 7
+        with pytest.raises(RuntimeNotFound) as caught:
+            await guarded("b", broken(), observe)
+        assert caught.value.__suppress_context__
+        with pytest.raises(RuntimeUnavailable, match="was closed"):
+            await guarded("c", misused(), observe)
+        with pytest.raises(ZeroDivisionError):
+            await guarded("d", wrong(), observe)
+        assert seen == [("a", "OK", True), ("b", "NOT_FOUND", True), ("c", "CLOSED", True), ("d", "UNKNOWN", True)]
+
+    async def test_tells_a_cancelled_task_from_a_cancelled_call(self) -> None:
+        statuses: list[str] = []
+
+        def observe(_call: str, status: str, _seconds: float) -> None:
+            statuses.append(status)
+
+        async def call_cancelled() -> None:
+            raise asyncio.CancelledError
+
+        with pytest.raises(RuntimeUnavailable, match="was closed"):
+            await guarded("a", call_cancelled(), observe)
+
+        task = asyncio.create_task(guarded("b", asyncio.Event().wait(), observe))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await guarded("c", asyncio.Event().wait(), observe)
+        assert statuses == ["CANCELLED", "CANCELLED", "CANCELLED"]
