@@ -17,17 +17,19 @@ class Unit:
     """How a number is written in the file, and which values are sound (both ends included)."""
 
     kind: Literal["count", "seconds", "bytes", "percent", "share"]
-    least: float = 0
-    most: float = float("inf")
+    least: float
+    most: float
 
 
-Seconds = Annotated[float, Unit("seconds")]
-PositiveSeconds = Annotated[float, Unit("seconds", least=0.001)]
-Bytes = Annotated[int, Unit("bytes")]
-Count = Annotated[int, Unit("count")]
-PositiveCount = Annotated[int, Unit("count", least=1)]
-Percent = Annotated[float, Unit("percent", most=100)]
-Share = Annotated[float, Unit("share", most=1)]
+_CENTURY = 100 * 365 * 86_400
+Seconds = Annotated[float, Unit("seconds", 0, _CENTURY)]
+PositiveSeconds = Annotated[float, Unit("seconds", 0.001, _CENTURY)]
+Bytes = Annotated[int, Unit("bytes", 0, 1 << 60)]
+BodySize = Annotated[int, Unit("bytes", 1 << 10, 1 << 30)]
+Count = Annotated[int, Unit("count", 0, 10**9)]
+PositiveCount = Annotated[int, Unit("count", 1, 10**9)]
+Percent = Annotated[float, Unit("percent", 0, 100)]
+Share = Annotated[float, Unit("share", 0, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class ApiSettings:
     group: str = "stoker"
     """Group whose members may use the API beside root; where the group does not exist, root alone may."""
 
-    max_body: Bytes = 16 << 20
+    max_body: BodySize = 16 << 20
     """Largest request body that is read."""
 
     heartbeat: PositiveSeconds = 15.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 import tomllib
 import typing
@@ -12,20 +13,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from stoker.units import parse_duration, parse_size
 from stokerd.errors import ConfigError
 from stokerd.settings import Settings, Unit
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|K|M|G|T|KB|MB|GB|TB|KiB|MiB|GiB|TiB|Ki|Mi|Gi|Ti)?")
-_BYTES = {
-    "": 1,
-    "B": 1,
-    **{unit: 1000**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
-    **{unit + "B": 1000**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
-    **{unit + "i": 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
-    **{unit + "iB": 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
-}
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WHAT = {
     "count": "a whole number",
     "seconds": 'a duration such as "90s", "10m" or "24h"',
@@ -34,6 +26,7 @@ _WHAT = {
     "share": "a number from 0 to 1",
 }
 MAX_FILE = 1 << 20
+_LONGEST_NUMBER = 60
 
 
 def load(path: Path | None) -> Settings:
@@ -41,21 +34,23 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise ConfigError(str(path), [f"the file is larger than {MAX_FILE} bytes"])
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
+    if len(raw) > MAX_FILE:
+        raise ConfigError(str(path), [f"the file is larger than {MAX_FILE} bytes"])
+    try:
+        return parse(raw.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), [f"is not UTF-8: byte {error.start}"]) from None
-    return parse(text, str(path))
 
 
 def parse(text: str, source: str) -> Settings:
     """Build the settings from TOML *text*; *source* names it in errors."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = tomllib.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, and very deep lists, too
         raise ConfigError(source, [f"is not TOML: {error}"]) from None
     problems: list[str] = []
     settings = _table(Settings, document, "", problems)
@@ -79,11 +74,19 @@ def consistency_problems(settings: Settings) -> list[str]:
         problems.append("images.inode_floor is above images.inode_reserve")
     if images.backoff_initial > images.backoff_max:
         problems.append("images.backoff_initial is above images.backoff_max")
-    for name, path in (("daemon.state_dir", settings.daemon.state_dir), ("api.socket", settings.api.socket)):
+    for name, path in (
+        ("daemon.state_dir", settings.daemon.state_dir),
+        ("api.socket", settings.api.socket),
+        *(("credentials.docker_configs", path) for path in settings.credentials.docker_configs),
+        ("runtime.registry_config_path", Path(settings.runtime.registry_config_path or "/")),
+    ):
         if not path.is_absolute():
             problems.append(f"{name}: {str(path)!r} is not an absolute path")
-    if len(str(settings.api.socket)) > 100:
-        problems.append("api.socket: a unix socket's path can have at most 107 characters, and its lock needs a few")
+    endpoint = settings.runtime.endpoint
+    if endpoint and not endpoint.removeprefix("unix:").removeprefix("//").startswith("/"):
+        problems.append(f"runtime.endpoint: {endpoint!r} is not the path of a unix socket")
+    if len(os.fsencode(settings.api.socket)) > 100:
+        problems.append("api.socket: a unix socket's path can have at most 107 bytes, and its lock needs a few")
     return problems
 
 
@@ -92,7 +95,8 @@ def _table(kind: type[Any], document: Mapping[str, Any], where: str, problems: l
     names = [entry.name for entry in fields(kind)]
     for key in document:
         if key not in names:
-            problems.append(f"{where}{key}: there is no such setting{_did_you_mean(key, names)}")
+            shown = key if _BARE_KEY.fullmatch(key) else _show(key)
+            problems.append(f"{where}{shown}: there is no such setting{_did_you_mean(key, names)}")
     values: dict[str, Any] = {}
     for name in names:
         if name not in document:
@@ -124,58 +128,50 @@ def _value(raw: Any, hint: Any) -> Any:
         return _number(raw, unit)
     if get_origin(hint) is typing.Literal:
         if raw not in get_args(hint):
-            raise ValueError(f"{raw!r} is not one of {', '.join(map(repr, get_args(hint)))}")
+            raise ValueError(f"{_show(raw)} is not one of {', '.join(map(repr, get_args(hint)))}")
         return raw
     if get_origin(hint) is tuple:
         if not isinstance(raw, list):
-            raise ValueError(f"{raw!r} is not a list")
+            raise ValueError(f"{_show(raw)} is not a list")
         return tuple(_value(entry, get_args(hint)[0]) for entry in raw)
-    if hint is bool:
-        if not isinstance(raw, bool):
-            raise ValueError(f"{raw!r} is not true or false")
-        return raw
     if not isinstance(raw, str):
-        raise ValueError(f"{raw!r} is not a string")
+        raise ValueError(f"{_show(raw)} is not a string")
     if hint is Path:
         if not raw or "\0" in raw:
-            raise ValueError(f"{raw!r} is not a path")
+            raise ValueError(f"{_show(raw)} is not a path")
         return Path(raw)
     return raw
 
 
 def _number(raw: Any, unit: Unit) -> int | float:
     value = _parse_number(raw, unit)
-    if value is None or not math.isfinite(value):
-        raise ValueError(f"{raw!r} is not {_WHAT[unit.kind]}")
+    if value is None or not (isinstance(value, int) or math.isfinite(value)):
+        raise ValueError(f"{_show(raw)} is not {_WHAT[unit.kind]}")
     if not unit.least <= value <= unit.most:
-        bounds = f"at least {unit.least:g}" if value < unit.least else f"at most {unit.most:g}"
-        raise ValueError(f"{raw!r} must be {bounds}")
+        bound, limit = ("at least", unit.least) if value < unit.least else ("at most", unit.most)
+        raise ValueError(f"{_show(raw)} must be {bound} {limit}")
     return int(value) if unit.kind in {"count", "bytes"} else float(value)
 
 
-def _parse_number(raw: Any, unit: Unit) -> float | None:
+def _parse_number(raw: Any, unit: Unit) -> int | float | None:
     if isinstance(raw, bool):
         return None
+    if isinstance(raw, float) and unit.kind in {"count", "bytes"}:
+        return int(raw) if raw.is_integer() else None
     if isinstance(raw, int | float):
-        return None if unit.kind in {"count", "bytes"} and not float(raw).is_integer() else raw
-    if not isinstance(raw, str):
+        return raw
+    if not isinstance(raw, str) or len(raw) > _LONGEST_NUMBER or unit.kind not in {"seconds", "bytes"}:
         return None
-    if unit.kind == "seconds":
-        return parse_duration(raw)
-    return parse_size(raw) if unit.kind == "bytes" else None
-
-
-def parse_duration(text: str) -> float | None:
-    """``1h30m`` → 5400.0 seconds; None when it is not a duration."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+    try:
+        return parse_duration(raw) if unit.kind == "seconds" else parse_size(raw)
+    except ValueError:
         return None
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def parse_size(text: str) -> float | None:
-    """``2GiB`` → 2147483648 bytes; None when it is not a size."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        return None
-    return float(int(float(match.group(1)) * _BYTES[match.group(2) or ""]))
+def _show(raw: Any) -> str:
+    """Return a value for a message: on one line, and not too long."""
+    try:
+        text = repr(raw)
+    except ValueError:  # an integer of thousands of digits
+        return "a number that long"
+    return text if len(text) <= 100 else f"{text[:100]}..."
