@@ -10,7 +10,7 @@ from stoker.objects.images import ItemStatus
 from stoker.units import brief_duration, format_size, format_size_pair
 
 _SILENT_SECONDS = 10.0
-_NARROW, _WIDE = 60, 100
+_NARROW, _WIDE = 68, 100
 
 
 def frame(board: Board, *, now: float, wall: datetime, width: int, height: int, style: Style) -> list[str]:
@@ -24,7 +24,7 @@ def frame(board: Board, *, now: float, wall: datetime, width: int, height: int, 
     lines = [image_line(tracked, now=now, wall=wall, width=width, style=style) for tracked in shown]
     hidden = len(active) - len(shown)
     if hidden and room > 1:
-        lines.append(style.paint(shorten_end(f"  {style.dots} and {hidden} more", width, style), "dim"))
+        lines.append(style.paint(shorten_end(f"  {style.dots} and {hidden} more", max(1, width - 1), style), "dim"))
     lines.append(summary_line(board, now=now, width=width, style=style))
     return lines
 
@@ -108,7 +108,7 @@ def summary_line(board: Board, *, now: float, width: int, style: Style) -> str:
     parts.append(brief_duration(now - board.started_at))
     while len(parts) > 1 and width_of(style.separator.join(parts)) > width - 1:
         parts.pop()
-    return style.separator.join(parts)
+    return style.separator.join(parts) if len(parts) > 1 else shorten_end(parts[0], max(1, width - 1), style)
 
 
 def _time_left(totals: Totals) -> str:

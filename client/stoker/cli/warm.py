@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -87,6 +86,8 @@ def warm(
     requests = [replace(request, **chosen) for request in requests]
     if detach:
         return _detached(session, requests)
+    import asyncio  # late: --help and mistakes need none of it
+
     return asyncio.run(_warm(session, requests, events=watch))
 
 
@@ -146,6 +147,8 @@ def watch(session: Session, job: str | None) -> int:
 
     Ctrl-C ends the watching, not the job. With --json every event is a line of JSON.
     """
+    import asyncio
+
     return asyncio.run(_watch_job(session, job) if job else _watch_node(session))
 
 

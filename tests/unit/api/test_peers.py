@@ -1,4 +1,4 @@
-"""Who may use the socket. The children that these tests fork change their user, so they need root."""
+"""Who may use the socket. The children of these tests change their user, so they need root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+import sys
 
 import pytest
 
@@ -19,35 +20,28 @@ GROUP = 4242
 OTHER = 4343
 
 
-def reap(child: int) -> None:
-    os.waitpid(child, 0)
+ASK = """
+import json, os, socket, sys
+path, uid, gid, groups = json.loads(sys.argv[1])
+os.setgroups(groups)
+os.setresgid(gid, gid, gid)
+os.setresuid(uid, uid, uid)
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect(path)
+    client.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    while data := client.recv(65536):
+        sys.stdout.buffer.write(data)
+"""
 
 
 async def ask_as(path: str, uid: int, gid: int, groups: list[int]) -> tuple[int, dict[str, object]]:
     """Return status and body of ``GET /healthz``, asked for by a process of that user."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(path)
-                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                while data := client.recv(65536):
-                    os.write(writing, data)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
-    )
-    answer = await reader.read()
-    transport.close()
-    reap(child)
+    arguments = json.dumps([path, uid, gid, groups])
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, arguments, stdout=pipe, stderr=pipe)
+    answer, trouble = await child.communicate()
+    if child.returncode != 0:
+        raise PermissionError(trouble.decode())
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 
@@ -91,7 +85,7 @@ async def test_without_a_group_only_root_may() -> None:
 async def test_the_files_mode_keeps_strangers_out() -> None:
     async with running_api(group=str(GROUP)) as api:
         api.socket.parent.chmod(0o755)
-        with pytest.raises(IndexError):  # no answer at all
+        with pytest.raises(PermissionError, match="Permission denied"):
             await ask_as(str(api.socket), 65534, 65534, [])
         assert (await ask_as(str(api.socket), 65534, GROUP, []))[0] == 200
 
