@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.integration.daemon import Stokerd, Store
 from tests.rig.images import ImageSpec, build
 from tests.rig.node import Node
 from tests.rig.push import Pushed
 from tests.rig.registry import Registry
+from tests.rig.stokerd import Stokerd, Store
 
 _numbers = itertools.count()
 

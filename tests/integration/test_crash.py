@@ -8,13 +8,13 @@ import pytest
 
 from stoker.objects.images import ItemEvent, JobEvent, WarmRequest
 from tests.integration.conftest import MakeStokerd, Publish
-from tests.integration.daemon import Store, ended, settle
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Gate, Hold, Trickle
 from tests.rig.fixtures import MakeNode
 from tests.rig.images import ImageSpec, random_image
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node
+from tests.rig.stokerd import Store, ended, settle
 from tests.rig.waiting import until
 
 KILLS = 20

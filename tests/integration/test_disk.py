@@ -10,12 +10,12 @@ from pathlib import Path
 
 from stoker.objects.images import ItemEvent, PlanRequest, WarmRequest
 from tests.integration.conftest import MakeStokerd, Publish
-from tests.integration.daemon import Store, ended, settle
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Gate, Hold
 from tests.rig.fixtures import MakeNode
 from tests.rig.images import ImageSpec, random_image
 from tests.rig.layers import LayerSpec
+from tests.rig.stokerd import Store, ended, settle
 
 MIB = 1 << 20
 

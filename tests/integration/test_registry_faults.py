@@ -10,7 +10,6 @@ import pytest
 
 from stoker.objects.images import InlineAuth, ItemEvent, ItemStatus, WarmRequest
 from tests.integration.conftest import MakeStokerd, Publish
-from tests.integration.daemon import Stokerd, Store, settle
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import (
     Fault,
@@ -32,6 +31,7 @@ from tests.rig.layers import LayerSpec
 from tests.rig.node import Node
 from tests.rig.push import Pushed
 from tests.rig.registry import Registry, free_port
+from tests.rig.stokerd import Stokerd, Store, settle
 
 MANIFEST, BLOB = "/manifests/", "/blobs/"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stoker.objects.images import ItemEvent, JobEvent, WarmRequest
 from tests.integration.conftest import Publish
-from tests.integration.daemon import Stokerd, Store, settle
 from tests.rig.images import ImageSpec, Platform, build, index, random_image
-from tests.rig.layers import LayerSpec
+from tests.rig.layers import Compression, LayerSpec
 from tests.rig.node import Node
 from tests.rig.registry import Registry
+from tests.rig.stokerd import Stokerd, Store, settle
 
 
 async def test_an_image_is_pulled_unpacked_and_visible(stokerd: Stokerd, clean_node: Node, publish: Publish) -> None:
@@ -73,7 +73,7 @@ async def test_an_index_with_attestations(stokerd: Stokerd, registry: Registry) 
 
 
 async def test_all_compressions_and_no_layers_at_all(stokerd: Stokerd, publish: Publish) -> None:
-    kinds = ("gzip", "zstd", "none")
+    kinds: tuple[Compression, ...] = ("gzip", "zstd", "none")
     references = [
         publish(ImageSpec(layers=(LayerSpec(size=200_000, seed=kind, compression=kind),))).reference for kind in kinds
     ]

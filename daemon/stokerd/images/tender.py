@@ -64,7 +64,6 @@ class Tender:
         self._pins: dict[str, PinRow] = {}
         self._keeps: dict[str, KeepRow] = {}
         self._references: dict[str, Reference] = {}
-        self._seen_warm: set[str] = set()
         self._poked = asyncio.Event()
         self._lock = asyncio.Lock()
 
@@ -235,14 +234,14 @@ class Tender:
     async def _tend_keeps(self) -> float | None:
         names = {name: self._references[name].pull_spec for name in self._keeps}
         present = {name for name in names if await self._presence.find(self._references[name]) is not None}
-        self._seen_warm |= present
         busy = {name for name, spec in names.items() if spec in self._busy()}
         actions, wake = decide_keeps(self._keeps.values(), present, busy, self._clock.time(), self._pause_limit)
+        last = await self._journal.last_warmed() if actions else {}
         for action in actions:
             row = self._keeps.get(action.reference)
             if row is None:
                 continue
-            again = row.reference in self._seen_warm
+            again = last.get(row.reference, 0.0) >= (row.last_rewarm_at or row.created_at)
             row = replace(row, rewarmed=row.rewarmed + again, last_rewarm_at=self._clock.time())
             await self._journal.save_keep(row)
             self._keeps[row.reference] = row
