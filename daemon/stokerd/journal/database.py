@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import sqlite3
 import time
@@ -65,11 +66,13 @@ class Database:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._connection: sqlite3.Connection | None = None
         self._lock_fd: int | None = None
+        self._closed = False
 
     async def open(self) -> None:
         """Take the directory, open the database and bring its schema up to date.
 
-        A damaged database is moved aside, never deleted. Raises AlreadyRunning and JournalError.
+        A damaged database is moved aside, never deleted. Raises AlreadyRunning and JournalError; the directory is free
+        again then.
         """
         await self._in_thread(self._open)
 
@@ -81,36 +84,51 @@ class Database:
         return await self._in_thread(lambda: self._transaction(work))
 
     async def close(self) -> None:
-        await self._in_thread(self._close)
-        self._thread.shutdown(wait=False)
+        """Return when everything that was asked for before is written. May be called again."""
+        if not self._closed:
+            self._closed = True
+            await self._in_thread(self._close)
+            self._thread.shutdown(wait=False)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            # Shielded, since cancelling the wait would also drop work that is still in the queue.
+            return await asyncio.shield(asyncio.wrap_future(self._thread.submit(work)))
         except sqlite3.Error as error:
-            raise JournalError(
-                f"the journal {self.path} failed: {error}",
-                hint="is its file system full or read-only?" if isinstance(error, sqlite3.OperationalError) else None,
-            ) from error
+            raise JournalError(f"the journal {self.path} failed: {error}", hint=_hint(error)) from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise JournalError(f"the journal {self.path} cannot hold this: {error}") from error
         except OSError as error:
             raise JournalError(f"the journal {self.path} failed: {error.strerror or error}") from error
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            raise JournalError(f"the journal {self.path} is closed") from error
 
     def _open(self) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_fd = self._lock()
         try:
-            self._connection = self._connect()
-        except sqlite3.OperationalError:
+            self._connection = self._connect_or_move_aside()
+        except BaseException:
+            self._close()
             raise
+
+    def _connect_or_move_aside(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except sqlite3.OperationalError:
+            raise  # a full disk, a wrong mode: the database is not to blame
         except sqlite3.DatabaseError as error:
-            aside = self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}")
+            aside = _unused(self.path.with_name(f"{self.path.name}.damaged-{int(time.time())}"))
             _log.error(
                 "journal is damaged; starting a new one", path=str(self.path), moved_to=str(aside), why=str(error)
             )
-            for suffix in ("", "-wal", "-shm"):
+            # The log first: beside a new database it would be played into that.
+            for suffix in ("-wal", "-shm", ""):
                 with contextlib.suppress(FileNotFoundError):
                     Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
-            self._connection = self._connect()
+            return self._connect()
 
     def _lock(self) -> int:
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -131,6 +149,9 @@ class Database:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA foreign_keys=ON")
+            damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if damage != "ok":
+                raise sqlite3.DatabaseError(damage)
             _migrate(connection, str(self.path))
         except BaseException:
             connection.close()
@@ -160,9 +181,21 @@ class Database:
             self._lock_fd = None
 
 
+def _hint(error: sqlite3.Error) -> str | None:
+    if "locked" in str(error):
+        return "another program has it open"
+    return "is its file system full or read-only?" if isinstance(error, sqlite3.OperationalError) else None
+
+
+def _unused(path: Path) -> Path:
+    """Return *path*, or the first of *path*.1, *path*.2 and so on that is not there."""
+    candidates = (path.with_name(f"{path.name}.{number}") if number else path for number in itertools.count())
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
 def _migrate(connection: sqlite3.Connection, name: str) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(_MIGRATIONS):
+    if not 0 <= version <= len(_MIGRATIONS):
         raise JournalError(
             f"{name} was written by a newer stokerd (schema {version}, this one knows {len(_MIGRATIONS)})",
             hint="install the newer version again, or start with an empty daemon.state_dir",

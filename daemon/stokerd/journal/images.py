@@ -95,7 +95,9 @@ class ImageJournal:
         )
 
     async def pins(self) -> list[PinRow]:
-        return await self._database.run(lambda connection: _select(connection, PinRow, "ORDER BY created_at"))
+        return await self._database.run(
+            lambda connection: _select(connection, PinRow, "ORDER BY created_at, reference")
+        )
 
     async def save_keep(self, keep: KeepRow) -> None:
         await self._database.run(lambda connection: connection.execute(_upsert(KeepRow, "reference"), astuple(keep)))
@@ -106,7 +108,9 @@ class ImageJournal:
         )
 
     async def keeps(self) -> list[KeepRow]:
-        return await self._database.run(lambda connection: _select(connection, KeepRow, "ORDER BY created_at"))
+        return await self._database.run(
+            lambda connection: _select(connection, KeepRow, "ORDER BY created_at, reference")
+        )
 
     # ------------------------------------------------------------------------------------------ history
 
@@ -144,8 +148,8 @@ class ImageJournal:
         def work(connection: sqlite3.Connection) -> None:
             newest = connection.execute("SELECT coalesce(max(seen), 0) FROM layers").fetchone()[0] + 1
             connection.executemany(
-                "INSERT INTO layers (digest, compression, compressed, unpacked, inodes, seen) VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (digest) DO UPDATE SET seen = excluded.seen",
+                "INSERT OR REPLACE INTO layers (digest, compression, compressed, unpacked, inodes, seen)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
                 [(*row, newest) for row in layer_rows],
             )
             connection.executemany(_upsert(RatioRow, "compression"), ratio_rows)
