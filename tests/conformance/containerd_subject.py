@@ -112,6 +112,9 @@ class ContainerdSubject:
     def forget(self) -> None:
         self._proxy.forget()
 
+    async def quiet(self) -> None:
+        await asyncio.to_thread(self._proxy.wait_until, "all transfers to end", _all_done)
+
     async def crash(self) -> None:
         await asyncio.to_thread(self._node.kill_containerd)
         await eventually("the loss to be noticed", self._is_down)
@@ -146,7 +149,7 @@ class ContainerdSubject:
                 await self.restart()
                 await asyncio.wait_for(self.runtime.wait_ready(), DEADLINE)
             await self._put_back(*before)
-            await asyncio.to_thread(self._proxy.wait_until, "all transfers to end", _all_done)
+            await self.quiet()
         finally:
             supervision.cancel()
             await asyncio.gather(supervision, return_exceptions=True)

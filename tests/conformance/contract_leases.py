@@ -112,7 +112,7 @@ class TestPullsUnderALease:
         assert ingest.started_at is not None
         assert made.names.isdisjoint(await records_of(subject))
         assert await subject.runtime.cri.status(made.reference) is None
-        await cancelled(task)
+        await cancelled(subject, task)
 
     async def test_hold_the_whole_image_in_the_end(self, subject: Subject) -> None:
         made = await subject.make_image("whole", SIZES, index=True)
@@ -134,7 +134,7 @@ class TestPullsUnderALease:
 
     async def test_broken_off_keep_what_they_have(self, subject: Subject) -> None:
         made, task = await _begun(subject, "kept")
-        await cancelled(task)
+        await cancelled(subject, task)
         second = made.layers[1]
         # A garbage collection must not take what the lease holds.
         await subject.runtime.images.delete("stoker.test/none:v1", sync=True)
@@ -147,7 +147,7 @@ class TestPullsUnderALease:
 
     async def test_resume(self, subject: Subject) -> None:
         made, task = await _begun(subject, "resumed")
-        await cancelled(task)
+        await cancelled(subject, task)
         second = made.layers[1]
         subject.clear()
         subject.forget()
@@ -169,7 +169,7 @@ class TestPullsUnderALease:
     async def test_broken_off_leave_nothing_without_their_lease(self, subject: Subject) -> None:
         blobs, snapshots = await blobs_of(subject), await snapshots_of(subject)
         _made, task = await _begun(subject, "dropped")
-        await cancelled(task)
+        await cancelled(subject, task)
 
         async def unlocked() -> bool:
             """The pull ends on the other side a moment after it has been broken off here."""
@@ -202,6 +202,7 @@ class TestPullsUnderALease:
         await subject.crash()
         with pytest.raises(RuntimeUnavailable):
             await task
+        await subject.quiet()
         subject.clear()
         await subject.restart()
         await subject.runtime.wait_ready()
@@ -241,7 +242,7 @@ class TestPullsWithoutALease:
         barrier = subject.hold(made, 1, MIDDLE)
         task = asyncio.create_task(subject.runtime.cri.pull(made.reference))
         await barrier.reached()
-        await cancelled(task)
+        await cancelled(subject, task)
 
         async def as_before() -> bool:
             now = await blobs_of(subject), await snapshots_of(subject), await subject.runtime.content.ingests()

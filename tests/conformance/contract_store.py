@@ -76,7 +76,7 @@ class TestContent:
             return (await ingest_of(subject, layer.digest) or 0) >= MIB
 
         await eventually("the ingest to stand", stands)
-        await cancelled(task)
+        await cancelled(subject, task)
 
         async def aborted() -> bool:
             """While the pull that was broken off still closes the ingest, containerd may fail to remove it."""

@@ -91,6 +91,9 @@ class MemorySubject:
     def forget(self) -> None:
         self._before = Counter(self.runtime.remote.fetched)
 
+    async def quiet(self) -> None:
+        """A pull that was cancelled here has ended."""
+
     async def crash(self) -> None:
         self.runtime.crash()
 

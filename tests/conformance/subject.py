@@ -114,6 +114,10 @@ class Subject(Protocol):
 
     def forget(self) -> None: ...
 
+    async def quiet(self) -> None:
+        """Return when no transfer is under way any more: a cancelled pull ends on the other side a moment later."""
+        ...
+
     async def crash(self) -> None:
         """Kill the runtime and return when that was noticed."""
         ...
@@ -178,8 +182,9 @@ async def failure_of(subject: Subject, reference: str, auth: RegistryAuth | None
     raise AssertionError(f"{reference} was pulled")
 
 
-async def cancelled(task: asyncio.Task[str]) -> None:
-    """Cancel a pull, and return when it has ended."""
+async def cancelled(subject: Subject, task: asyncio.Task[str]) -> None:
+    """Cancel a pull, and return when it has ended here and its transfers have on the other side."""
     task.cancel()
     results = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError), results
+    await subject.quiet()
