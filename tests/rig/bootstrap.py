@@ -35,6 +35,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Debian package, and the programs that show that it is there.
 PROGRAMS = {
+    "curl": ("curl",),
     "mmdebstrap": ("mmdebstrap",),
     "e2fsprogs": ("mkfs.ext4",),
     "iproute2": ("ip",),

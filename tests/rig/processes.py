@@ -105,7 +105,7 @@ def run(
     out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     if check and done.returncode != 0:
         raise CommandError(told, done.returncode, out, err)
-    return subprocess.CompletedProcess(words, done.returncode, out, err)
+    return subprocess.CompletedProcess(told, done.returncode, out, err)
 
 
 def _stream(stdin: Stdin) -> Any:
