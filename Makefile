@@ -36,7 +36,7 @@ check: venv ## lint, format, types, layers, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/rig tests/integration tests/conftest.py images/node
+	$(BIN)/mypy tests bench deploy images/node
 	$(BIN)/lint-imports
 	$(BIN)/python cri_stubs/generate.py --check
 
@@ -70,13 +70,13 @@ rig-clean: ## remove what dead runs left
 stubs: bootstrap ## generate cri_stubs again
 	$(BIN)/python cri_stubs/generate.py
 
-bench: bootstrap ## run the benchmarks
-	@test -f bench/__main__.py || { echo "there are no benchmarks yet" >&2; exit 1; }
-	$(BIN)/python -m bench
+bench: SUITES := forky
+bench: bootstrap ## measure against peers: ONLY=images RUNS=5
+	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
-demo: bootstrap ## show the product on a node
-	@test -x deploy/demo.sh || { echo "there is no demo yet" >&2; exit 1; }
-	deploy/demo.sh
+demo: SUITES := forky
+demo: bootstrap ## show the product on a real node; KEEP=1 leaves it running
+	@KEEP=$(KEEP) $(BIN)/python -m deploy.demo
 
 clean: ## remove caches, the virtual environment and what the rig left; keeps node roots
 	if [ -x $(BIN)/python ] && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m tests.rig clean; fi

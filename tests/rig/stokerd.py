@@ -149,7 +149,7 @@ class Stokerd:
     def cli(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run the command line against this daemon."""
         return subprocess.run(
-            [sys.executable, "-m", "stoker.cli.main", "--socket", str(self.socket), *arguments],
+            [sys.executable, "-m", "stoker", "--socket", str(self.socket), *arguments],
             input=stdin,
             capture_output=True,
             text=True,

@@ -1,0 +1,6 @@
+"""``python -m stoker``: the command line."""
+
+from stoker.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,1 @@
+"""Ways of showing and deploying Stoker."""

@@ -1,0 +1,1 @@
+"""``make demo``: the product on a real node, told as a story."""
