@@ -211,7 +211,14 @@ async def test_damaged_journals_of_one_moment_are_all_kept(tmp_path: Path, monke
     assert [path.read_bytes()[:9] for path in moved_aside(tmp_path)] == [b"damaged 0", b"damaged 1", b"damaged 2"]
 
 
-async def test_the_log_of_a_damaged_journal_is_not_played_into_the_new_one(tmp_path: Path) -> None:
+def headless(path: Path) -> None:
+    path.write_bytes(b"\xff" * 4096 + path.read_bytes()[4096:])
+
+
+@pytest.mark.parametrize("damage", [scribbled, headless])
+async def test_the_log_of_a_damaged_journal_is_not_played_into_the_new_one(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     path = await filled(source)
     database = await opened(source)
@@ -220,12 +227,13 @@ async def test_the_log_of_a_damaged_journal_is_not_played_into_the_new_one(tmp_p
     for name in ("journal.db", "journal.db-wal"):  # as a kill would leave them
         (target / name).write_bytes((source / name).read_bytes())
     await database.close()
-    scribbled(target / path.name)
+    damage(target / path.name)
     database = await opened(target)
     assert await database.run(names) == []
     assert await database.run(count) == 0
     await database.close()
-    assert moved_aside(target)
+    kept = b"".join(path.read_bytes() for path in moved_aside(target))
+    assert b"in the log" in kept
 
 
 # ---------------------------------------------------------------------------------------------- one process

@@ -65,6 +65,7 @@ async def test_any_job_comes_back_as_it_was(journal: ImageJournal, row: JobRow, 
     entry = replace(entry, job=row.id)
     await journal.save_jobs([row], [entry])
     assert await journal.jobs() == [(row, [entry])]
+    assert repr(await journal.jobs()) == repr([(row, [entry])])  # a truth is not 1, nor a moment a whole number
     await journal.forget_jobs([row.id])
     assert await journal.jobs() == []
 
