@@ -82,9 +82,12 @@ class Puller:
         self._daemon = daemon
         self._platform = platform
         self._timing = timing
+        self._under_way = 0
+        self._claimed: set[str] = set()
 
     async def attempt(self, order: PullOrder) -> Pulled | Failure:
         """Try once. What was fetched stays under the lease, for the next attempt, until `discard` or success."""
+        self._under_way += 1
         try:
             lease = await self._lease(order.name)
             outcome = await self._with_credentials(order, lease)
@@ -92,6 +95,9 @@ class Puller:
             return classify(error, order.name)
         finally:
             self._budget.release(order.name)
+            self._under_way -= 1
+            if not self._under_way:
+                self._claimed.clear()
         return outcome
 
     async def release(self, name: str) -> None:
@@ -177,7 +183,14 @@ class Puller:
         await self._learn(watch)
         await self.release(order.name)
         progress = complete(watch.progress)
-        return Pulled(present, progress.fetched, progress, self._remark(watch.config))
+        return Pulled(present, self._claim(progress), progress, self._remark(watch.config))
+
+    def _claim(self, progress: PullProgress) -> int:
+        """Return the bytes that this pull fetched. A layer that several pulls wanted at once is counted for one."""
+        fetched = {layer.digest: layer.size for layer in progress.layers if layer.state != "present"}
+        mine = {digest: size for digest, size in fetched.items() if digest not in self._claimed}
+        self._claimed |= mine.keys()
+        return sum(mine.values())
 
     def _remark(self, config: ImageConfig | None) -> str:
         """Warn of an image for another kind of machine: containerd pulls one that has no choice of platforms."""
