@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -46,10 +47,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Wait for the rig here, where no test's timeout runs."""
-    if session.config.option.collectonly:
+    if session.config.option.collectonly or os.geteuid() != 0:
         return
     if any("rig" in getattr(item, "fixturenames", ()) for item in session.items):
-        _lock.acquire()
+        capture = session.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+            _lock.acquire()
 
 
 def pytest_unconfigure() -> None:
