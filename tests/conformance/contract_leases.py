@@ -79,8 +79,10 @@ async def _begun(subject: Subject, name: str) -> tuple[Made, asyncio.Task[str]]:
 
     async def standing() -> bool:
         found = await held(subject, LEASE)
+        snapshots = found.get("snapshots/overlayfs", set())
         return (
-            made.chain_ids[0] in found.get("snapshots/overlayfs", set())
+            made.chain_ids[0] in snapshots
+            and any(name.endswith(f" {made.chain_ids[1]}") for name in snapshots)
             and third.digest in found.get("content", set())
             and (await ingest_of(subject, second.digest) or 0) >= MIB
         )
