@@ -40,7 +40,13 @@ def doctor(session: Session) -> int:
     else:
         for line in report_lines(info, session.style()):
             session.say(line)
-    return exits.FAILED if any(advice.severity == "error" for advice in info.advice) else exits.OK
+    return exits.FAILED if _errors(info) else exits.OK
+
+
+def _errors(info: NodeInfo) -> int:
+    """Count what keeps Stoker from working; a runtime that is down counts whether or not stokerd advises on it."""
+    advised = sum(advice.severity == "error" for advice in info.advice)
+    return max(advised, 0 if info.runtime_ready else 1)
 
 
 def report_lines(info: NodeInfo, style: Style) -> list[str]:
@@ -112,7 +118,7 @@ def _advice_lines(advice: Advice, style: Style) -> list[str]:
 
 
 def _verdict(info: NodeInfo, style: Style) -> str:
-    errors = sum(advice.severity == "error" for advice in info.advice)
+    errors = _errors(info)
     warnings = sum(advice.severity == "warning" for advice in info.advice)
     if errors:
         return f"{style.bad} {errors} {'thing is' if errors == 1 else 'things are'} wrong"

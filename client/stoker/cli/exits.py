@@ -37,11 +37,13 @@ _OF_REASON = {
     "DiskFull": NO_SPACE,
     "RuntimeNoSpace": NO_SPACE,
     "NotFound": NOT_FOUND,
+    "ManifestNotFound": NOT_FOUND,
     "RuntimeNotFound": NOT_FOUND,
     "Conflict": REFUSED,
     "LimitExceeded": REFUSED,
     "PeerRefused": REFUSED,
     "InvalidInput": USAGE,
+    "InvalidReference": USAGE,
 }
 _OF_STATUS = {
     400: USAGE,

@@ -68,10 +68,21 @@ class Stopping(errors.StokerError):
     retryable: ClassVar[bool] = True
 
 
-# A reason wins over a class: the classes below know nothing of disks.
+# A reason wins over a class: this package does not know the classes of the rooms that know disks and registries.
 _STATUS_OF_REASON = {
     "DiskTooSmall": 507,
+    "DiskFull": 507,
     "RuntimeNoSpace": 507,
+    "ManifestNotFound": 404,
+    "RateLimited": 502,
+    "RegistryDenied": 502,
+    "RegistryFailed": 502,
+    "RegistryProtocol": 502,
+    "RegistryTls": 502,
+    "RegistryUnauthorized": 502,
+    "RegistryUnavailable": 502,
+    "RegistryUnreachable": 502,
+    "RegistryTimeout": 504,
 }
 
 # The first class that fits counts, so a subclass stands before its base.

@@ -21,9 +21,14 @@ class DiskTooSmall(errors.StokerError):
     reason: ClassVar[str] = "DiskTooSmall"
 
 
+class RegistryFailure(errors.StokerError):
+    reason: ClassVar[str] = "RegistryUnreachable"
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
+        (RegistryFailure("x"), 502),
         (errors.InvalidInput("x"), 400),
         (errors.ConfigError("f", ["x"]), 400),
         (errors.NotFound("x"), 404),

@@ -569,8 +569,12 @@ def test_doctor_on_a_bad_node(daemon: Served, run: Run) -> None:
     ]
     daemon.api.node.node = NodeInfo(version="1", endpoint_tried=["/a.sock", "/b.sock"])
     result = run("doctor")
-    assert result.code == 0
+    assert result.code == exits.FAILED
     assert "  ✗ no container runtime  (tried /a.sock, /b.sock)" in result.lines
+    assert result.lines[-1] == "✗ 1 thing is wrong"
+    daemon.api.node.node = NodeInfo(version="1", endpoint="/a.sock", runtime_ready=True)
+    result = run("doctor")
+    assert result.code == 0
     assert result.lines[-1] == "✓ all is well"
 
 
