@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,8 +107,9 @@ class Session:
         write_out(f"{text}\n")
 
     def note(self, text: str) -> None:
-        """Print a line that is not the result."""
-        click.echo(text, err=True)
+        """Print a line that is not the result, if anybody can read it."""
+        with suppress(OSError):
+            click.echo(text, err=True)
 
     def warn(self, text: str) -> None:
         """Print a warning."""

@@ -9,6 +9,9 @@ from aiohttp import web
 from stokerd.api.errors import failure_of, response_of
 from stokerd.errors import InvalidInput
 
+IDLE_SECONDS = 75.0
+"""A connection with no request, or half the head of one, is closed after so long."""
+
 
 class Protocol(web.RequestHandler):
     """aiohttp's protocol; failures that come before or after the middlewares are told in our own words."""
@@ -22,6 +25,7 @@ class Protocol(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # aiohttp tests for it, its annotation does not say so
             auto_decompress=False,
+            keepalive_timeout=IDLE_SECONDS,
         )
 
     def handle_error(

@@ -190,6 +190,14 @@ async def test_streams_are_not_in_the_latency_histogram(api: Api) -> None:
     assert value("stoker_api_request_seconds_count", labels) is None
 
 
+async def test_a_server_that_is_stopping_opens_no_streams(api: Api) -> None:
+    api.server._streams.close()
+    async with api.http.get(api.url + "/v1/watch") as response:
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "5"
+        assert (await response.json())["reason"] == "Stopping"
+
+
 async def test_feeds_note_their_end() -> None:
     feed = Feed()
     feed.put(None)

@@ -146,6 +146,22 @@ async def test_follow_goes_on_after_a_restart(api: Api, client: Client, monkeypa
     assert [delay for _, delay in retries[:3]] == [0.001, 0.002, 0.004]
 
 
+async def test_follow_waits_for_a_daemon_that_is_stopping(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.001)
+    job = await client.warm(WarmRequest(images=["nginx"]))
+    api.server._streams.close()
+    retries: list[str] = []
+    waiting = asyncio.create_task(
+        anext(client.follow(job.id, on_retry=lambda error, delay: retries.append(error.message)))
+    )
+    await until(lambda: bool(retries))
+    assert retries[0] == "stokerd is stopping"
+    await api.restart()
+    assert isinstance(await waiting, JobEvent)
+
+
 async def test_follow_loses_patience(api: Api, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.001)
     job = await client.warm(WarmRequest(images=["nginx"]))
