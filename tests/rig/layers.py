@@ -48,6 +48,7 @@ class LayerSpec:
     # The share of the bytes that compresses to almost nothing.
     compressible: float = 0.0
     compression: Compression = "gzip"
+    # Of gzip: 1 unpacks like real layers and is built at some 30 MB/s; 0 only stores, and is built ten times as fast.
     level: int = 1
     seed: int | str = 0
     directory: str = "data"
