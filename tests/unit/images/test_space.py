@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stokerd.images.manifests import Compression, Manifest
@@ -150,8 +150,8 @@ class Store:
         ]
 
 
-NAMES = "abcdef"
-stacks = st.lists(st.lists(st.sampled_from(NAMES), max_size=5).map(tuple), max_size=4)
+NAMES = "abcde"
+stacks = st.lists(st.lists(st.sampled_from(NAMES), max_size=4).map(tuple), max_size=3)
 usages = st.dictionaries(st.sampled_from(NAMES), st.builds(Usage, st.integers(0, 2000), st.integers(0, 50)))
 
 
@@ -171,6 +171,7 @@ def parts(need: Need) -> tuple[int, int, int]:
     return need.download_bytes, need.unpack_bytes, need.unpack_inodes
 
 
+@settings(max_examples=50)
 @given(st.data(), stacks, usages, st.integers(0, 3000))
 def test_together_images_never_need_more_than_one_by_one(
     data: st.DataObject, stacks: list[tuple[str, ...]], known: dict[str, Usage], growth: int
@@ -185,6 +186,7 @@ def test_together_images_never_need_more_than_one_by_one(
         assert alone == missing_need(manifest, presence, RATIOS, known)
 
 
+@settings(max_examples=50)
 @given(st.data(), stacks, usages)
 def test_the_more_is_there_the_less_is_needed(
     data: st.DataObject, stacks: list[tuple[str, ...]], known: dict[str, Usage]
@@ -207,6 +209,7 @@ def test_the_more_is_there_the_less_is_needed(
     assert all(0 <= later <= earlier for earlier, later in zip(*together, strict=True))
 
 
+@settings(max_examples=50)
 @given(st.data(), stacks, st.integers(0, 3000), st.integers(0, 3000))
 def test_growth_only_ever_lessens_the_need(
     data: st.DataObject, stacks: list[tuple[str, ...]], before: int, more: int
@@ -216,6 +219,7 @@ def test_growth_only_ever_lessens_the_need(
     assert 0 <= union_need(old, RATIOS).unpack_bytes <= union_need(young, RATIOS).unpack_bytes
 
 
+@settings(max_examples=50)
 @given(st.data(), stacks)
 def test_a_node_that_has_everything_needs_nothing(data: st.DataObject, stacks: list[tuple[str, ...]]) -> None:
     store = data.draw(stores(stacks))
