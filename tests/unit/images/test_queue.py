@@ -22,7 +22,7 @@ def wait(key: str, registry: str = "r", priority: int = 0, sequence: int = 0, no
 registries = st.sampled_from("abcd")
 entries = st.lists(
     st.tuples(registries, st.integers(-3, 3), st.sampled_from((0.0, 0.0, 50.0, 100.0, 101.0, 150.0, 300.0))),
-    max_size=40,
+    max_size=20,
 ).map(lambda rows: [Waiting(str(n), registry, rank, n, at) for n, (registry, rank, at) in enumerate(rows)])
 limits_ = st.builds(Limits, st.integers(1, 6), st.integers(1, 4))
 rooms = st.builds(
