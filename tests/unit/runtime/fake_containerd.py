@@ -65,7 +65,10 @@ class _Images(runtime_pb2_grpc.ImageServiceServicer):
     ) -> runtime_pb2.ListImagesResponse:
         await self.fake.turn("ListImages", context)
         return runtime_pb2.ListImagesResponse(
-            images=[runtime_pb2.Image(id=f"sha256:{number:064x}") for number in range(self.fake.images)]
+            images=[
+                runtime_pb2.Image(id=f"sha256:{number:064x}", repo_tags=[f"app:{'v' * 50_000}"])
+                for number in range(self.fake.images)
+            ]
         )
 
 
