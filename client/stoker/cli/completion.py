@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stoker.cli import exits
-from stoker.cli.session import Session, pass_session
+from stoker.cli.console import Console, pass_console
 
 _INSTALL = {
     "bash": "stoker completion bash > /etc/bash_completion.d/stoker",
@@ -16,8 +16,8 @@ _INSTALL = {
 
 @click.command()
 @click.argument("shell", type=click.Choice(sorted(_INSTALL)))
-@pass_session
-def completion(session: Session, shell: str) -> int:
+@pass_console
+def completion(console: Console, shell: str) -> int:
     """Print the completion script of a shell.
 
     \b
@@ -31,5 +31,5 @@ def completion(session: Session, shell: str) -> int:
     assert kind is not None
     root = click.get_current_context().find_root()
     script = kind(root.command, {}, "stoker", "_STOKER_COMPLETE")
-    session.say(script.source_template % script.source_vars())
+    console.say(script.source_template % script.source_vars())
     return exits.OK

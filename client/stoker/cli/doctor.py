@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
-from stoker.cli.session import Session, global_options, pass_session
+from stoker.cli.console import Console, global_options, pass_console
 from stoker.cli.text import Style, clean
 from stoker.errors import DaemonUnreachable
 from stoker.units import brief_duration, format_size
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 @click.command(epilog=exits.HELP)
 @global_options
-@pass_session
-def doctor(session: Session) -> int:
+@pass_console
+def doctor(console: Console) -> int:
     """Check the node and the daemon, and give advice.
 
     Exits with 1 when something is wrong that keeps Stoker from working, with 3 when stokerd cannot be reached.
     """
     try:
-        info = session.call(lambda client: client.node())
+        info = console.call(lambda client: client.node())
     except DaemonUnreachable as error:
-        if session.json:
+        if console.json:
             raise
-        for line in unreachable_lines(session.socket, error, session.style()):
-            session.say(line)
+        for line in unreachable_lines(console.socket, error, console.style()):
+            console.say(line)
         return exits.UNREACHABLE
-    if session.json:
-        session.document(info)
+    if console.json:
+        console.document(info)
     else:
-        for line in report_lines(info, session.style()):
-            session.say(line)
+        for line in report_lines(info, console.style()):
+            console.say(line)
     return exits.FAILED if _errors(info) else exits.OK
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.session import Session
+from stoker.cli.console import Console
 from stoker.errors import ClientError
 from stoker.units import parse_duration
 
@@ -44,7 +44,7 @@ def known_images(context: click.Context, _parameter: click.Parameter, incomplete
 def _known(context: click.Context, incomplete: str, what: str) -> list[str]:
     import asyncio
 
-    session = context.find_object(Session) or Session()
+    console = context.find_object(Console) or Console()
 
     async def names(client: Client) -> list[str]:
         async with asyncio.timeout(_COMPLETION_SECONDS):
@@ -53,13 +53,13 @@ def _known(context: click.Context, incomplete: str, what: str) -> list[str]:
             return [name for image in await client.images() for name in image.references]
 
     try:
-        found = session.call(names)
+        found = console.call(names)
     except (ClientError, TimeoutError):  # a shell has no place for errors
         return []
     return [name for name in found if name.startswith(incomplete)]
 
 
-def read_requests(session: Session, references: Sequence[str], files: Sequence[str]) -> list[WarmRequest]:
+def read_requests(console: Console, references: Sequence[str], files: Sequence[str]) -> list[WarmRequest]:
     """Return what the references and files of a command line ask for; warnings are printed.
 
     click.UsageError: neither names an image. ManifestError: a file is malformed.
@@ -75,7 +75,7 @@ def read_requests(session: Session, references: Sequence[str], files: Sequence[s
         manifest = read_manifest(file)
         requests += manifest.requests
         for warning in manifest.warnings:
-            session.warn(warning)
+            console.warn(warning)
     if not requests:
         raise click.UsageError("name images, or a file with -f")
     return requests

@@ -11,10 +11,10 @@ import click
 
 from stoker.cli import exits
 from stoker.cli.completion import completion
+from stoker.cli.console import Console, OutputClosed, global_options
 from stoker.cli.doctor import doctor
 from stoker.cli.images import cancel, history, jobs, list_images, remove
 from stoker.cli.pins import keep, keeps, pin, pins, unkeep, unpin
-from stoker.cli.session import OutputClosed, Session, global_options
 from stoker.cli.warm import plan, warm, watch
 from stoker.errors import ClientError, ManifestError
 
@@ -76,23 +76,23 @@ cli.add_command(completion)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing is raised but SystemExit of shell completion."""
-    session = Session()
+    console = Console()
     try:
-        code = cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=session)
+        code = cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=console)
     except click.UsageError as error:
         where = f"{error.ctx.command_path} --help" if error.ctx is not None else "stoker --help"
-        session.fail(error.format_message(), where)
+        console.fail(error.format_message(), where)
         return exits.USAGE
     except click.ClickException as error:
-        session.fail(error.format_message())
+        console.fail(error.format_message())
         return exits.USAGE
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
     except ManifestError as error:
-        session.fail(f"cannot read {error}")
+        console.fail(f"cannot read {error}")
         return exits.USAGE
     except ClientError as error:
-        session.fail(error.message, error.hint)
+        console.fail(error.message, error.hint)
         return exits.of_error(error)
     except OutputClosed:
         # Whoever read the output has had enough; what is buffered must not fail once more when Python ends.

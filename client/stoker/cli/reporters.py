@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+from stoker.cli.console import Console
 from stoker.cli.layout import closing_line, finished_lines, frame, outcome, state_text
 from stoker.cli.progress import Board, Key, Tracked
-from stoker.cli.session import Session
 from stoker.cli.terminal import Screen
 from stoker.cli.text import Style, clean
 from stoker.objects.images import Event, JobEvent
@@ -167,17 +167,17 @@ def _plain_progress(tracked: Tracked, now: float) -> str:
 class JsonReporter:
     """Writes every event as a line of JSON."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
     def event(self, event: Event) -> None:
-        self._session.line(event)
+        self._console.line(event)
 
     def note(self, text: str) -> None:
-        self._session.note(text)
+        self._console.note(text)
 
     def trouble(self, text: str) -> None:
-        self._session.note(f"no connection to stokerd, trying again: {text}")
+        self._console.note(f"no connection to stokerd, trying again: {text}")
 
     def tick(self) -> None:
         """Events say it all."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
+from stoker.cli.console import Console, global_options, pass_console, write_out
 from stoker.cli.inputs import POLICY, PRIORITY, check_stdin_once, duration, known_jobs, read_auth, read_requests
-from stoker.cli.session import Session, global_options, pass_session, write_out
 from stoker.cli.text import clean
 from stoker.units import format_size
 
@@ -45,9 +45,9 @@ FILES = click.option(
 @click.option("--detach", "--no-wait", is_flag=True, help="Print the id of the job and leave it to stokerd.")
 @click.option("--watch", is_flag=True, help="With --json: print every event as a line of JSON instead of the result.")
 @global_options
-@pass_session
+@pass_console
 def warm(
-    session: Session,
+    console: Console,
     references: tuple[str, ...],
     files: tuple[str, ...],
     name: str | None,
@@ -66,10 +66,10 @@ def warm(
 
     Ctrl-C cancels: stokerd stops the pulls that nothing else wants. A second Ctrl-C leaves at once.
     """
-    if watch and not session.json:
+    if watch and not console.json:
         raise click.UsageError("--watch goes with --json; without, progress is shown anyway")
     check_stdin_once(files, password_stdin)
-    requests = read_requests(session, references, files)
+    requests = read_requests(console, references, files)
     auths = read_auth(requests, username, password_stdin, registry)
     given = {
         "name": name,
@@ -85,104 +85,104 @@ def warm(
     chosen = {field: value for field, value in given.items() if value is not None}
     requests = [replace(request, **chosen) for request in requests]
     if detach:
-        return _detached(session, requests)
+        return _detached(console, requests)
     import asyncio  # late: --help and mistakes need none of it
 
-    return asyncio.run(_warm(session, requests, events=watch))
+    return asyncio.run(_warm(console, requests, events=watch))
 
 
-def _detached(session: Session, requests: Sequence[WarmRequest]) -> int:
-    return session.each(requests, lambda client, request: client.warm(request), lambda job: session.say(job.id))
+def _detached(console: Console, requests: Sequence[WarmRequest]) -> int:
+    return console.each(requests, lambda client, request: client.warm(request), lambda job: console.say(job.id))
 
 
-async def _warm(session: Session, requests: Sequence[WarmRequest], *, events: bool) -> int:
+async def _warm(console: Console, requests: Sequence[WarmRequest], *, events: bool) -> int:
     from stoker.cli.following import Left, Signals, until_over_or_pressed
     from stoker.client import Client
 
-    reporter = _reporter(session, events=events)
+    reporter = _reporter(console, events=events)
     signals = Signals()
     jobs: list[JobStatus] = []
     try:
-        async with Client(session.socket) as client, signals.handled():
+        async with Client(console.socket) as client, signals.handled():
             for request in requests:
                 jobs.append(await client.warm(request))
             ended, interrupted = await until_over_or_pressed(client, jobs, reporter, signals, cancel=True)
         reporter.finish()
     except Left as left:
         reporter.close()
-        _say_what_goes_on(session, jobs)
+        _say_what_goes_on(console, jobs)
         return left.code
     finally:
         reporter.close()
-    if session.json and not events:
+    if console.json and not events:
         for job in ended:
-            session.document(job)
+            console.document(job)
     if interrupted:
         return exits.INTERRUPTED
     return exits.of_items(item for job in ended for item in job.items)
 
 
-def _reporter(session: Session, *, events: bool) -> Reporter:
+def _reporter(console: Console, *, events: bool) -> Reporter:
     from stoker.cli.reporters import JsonReporter, LiveReporter, PlainReporter, QuietReporter
     from stoker.cli.terminal import Screen
 
-    if session.json:
-        return JsonReporter(session) if events else QuietReporter(session)
-    if session.live:
-        return LiveReporter(Screen(write_out, sys.stdout.fileno()), session.style())
-    return PlainReporter(session.say)
+    if console.json:
+        return JsonReporter(console) if events else QuietReporter(console)
+    if console.live:
+        return LiveReporter(Screen(write_out, sys.stdout.fileno()), console.style())
+    return PlainReporter(console.say)
 
 
-def _say_what_goes_on(session: Session, jobs: Sequence[JobStatus]) -> None:
+def _say_what_goes_on(console: Console, jobs: Sequence[JobStatus]) -> None:
     for job in jobs:
-        session.note(f"job {job.id} goes on in stokerd; look at it with: stoker image watch {job.id}")
+        console.note(f"job {job.id} goes on in stokerd; look at it with: stoker image watch {job.id}")
 
 
 @click.command()
 @click.argument("job", required=False, shell_complete=known_jobs)
 @global_options
-@pass_session
-def watch(session: Session, job: str | None) -> int:
+@pass_console
+def watch(console: Console, job: str | None) -> int:
     """Show the progress of JOB, or all changes to images.
 
     Ctrl-C ends the watching, not the job. With --json every event is a line of JSON.
     """
     import asyncio
 
-    return asyncio.run(_watch_job(session, job) if job else _watch_node(session))
+    return asyncio.run(_watch_job(console, job) if job else _watch_node(console))
 
 
-async def _watch_job(session: Session, job_id: str) -> int:
+async def _watch_job(console: Console, job_id: str) -> int:
     from stoker.cli.following import Left, Signals, until_over_or_pressed
     from stoker.client import Client
 
-    reporter = _reporter(session, events=True)
+    reporter = _reporter(console, events=True)
     signals = Signals()
     jobs: list[JobStatus] = []
     try:
-        async with Client(session.socket) as client, signals.handled():
+        async with Client(console.socket) as client, signals.handled():
             jobs.append(await client.job(job_id))
             ended, _ = await until_over_or_pressed(client, jobs, reporter, signals, cancel=False)
         reporter.finish()
     except Left as left:
         reporter.close()
-        _say_what_goes_on(session, jobs)
+        _say_what_goes_on(console, jobs)
         return left.code
     finally:
         reporter.close()
     return exits.of_items(item for job in ended for item in job.items)
 
 
-async def _watch_node(session: Session) -> int:
+async def _watch_node(console: Console) -> int:
     from stoker.client import Client, DaemonUnreachable
 
-    async with Client(session.socket) as client:
+    async with Client(console.socket) as client:
         async for event in client.watch():
-            if session.json:
-                session.line(event)
+            if console.json:
+                console.line(event)
             else:
                 for text in _event_lines(event):
-                    session.say(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+                    console.say(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
     raise DaemonUnreachable("stokerd has ended the stream", "is it restarting? systemctl status stokerd")
 
 
@@ -208,9 +208,9 @@ def _event_lines(event: Event) -> list[str]:
 @click.option("--password-stdin", is_flag=True, help="Read the password for --username from standard input.")
 @click.option("--registry", help="Registry that the user is for; default: that of the images.")
 @global_options
-@pass_session
+@pass_console
 def plan(
-    session: Session,
+    console: Console,
     references: tuple[str, ...],
     files: tuple[str, ...],
     username: str | None,
@@ -221,28 +221,28 @@ def plan(
     from stoker.objects.images import PlanRequest
 
     check_stdin_once(files, password_stdin)
-    requests = read_requests(session, references, files)
+    requests = read_requests(console, references, files)
     auths = read_auth(requests, username, password_stdin, registry)
     images = list(dict.fromkeys(image for request in requests for image in request.images))
-    found = session.call(lambda client: client.plan(PlanRequest(images=images, auths=auths)))
-    if session.json:
-        session.document(found)
+    found = console.call(lambda client: client.plan(PlanRequest(images=images, auths=auths)))
+    if console.json:
+        console.document(found)
     else:
-        _show_plan(session, found)
+        _show_plan(console, found)
     if not found.space.fits:
         return exits.NO_SPACE
     return exits.of_reasons(image.reason for image in found.images if image.reason)
 
 
-def _show_plan(session: Session, found: Plan) -> None:
+def _show_plan(console: Console, found: Plan) -> None:
     rows = [_plan_row(image) for image in found.images]
     headers = ("IMAGE", "PLATFORM", "LAYERS", "DOWNLOAD", "ON DISK", "STATE")
-    session.table(headers, rows, empty="no images", right=frozenset({2, 3, 4}))
+    console.table(headers, rows, empty="no images", right=frozenset({2, 3, 4}))
     for image in found.images:
         if image.hint:
-            session.note(f"hint: {clean(image.reference or image.image)}: {clean(image.hint)}")
-    session.say()
-    session.say(_space_line(session, found.space))
+            console.note(f"hint: {clean(image.reference or image.image)}: {clean(image.hint)}")
+    console.say()
+    console.say(_space_line(console, found.space))
 
 
 def _plan_row(image: ImagePlan) -> tuple[str, ...]:
@@ -262,8 +262,8 @@ def _plan_row(image: ImagePlan) -> tuple[str, ...]:
     )
 
 
-def _space_line(session: Session, space: SpaceNeed) -> str:
-    style = session.style()
+def _space_line(console: Console, space: SpaceNeed) -> str:
+    style = console.style()
     mark, verdict = (style.ok, "it fits") if space.fits else (style.bad, "it does not fit")
     where = f" on {clean(space.path)}" if space.path else ""
     text = f"{mark} {verdict}: {format_size(space.needed_bytes)} needed, {format_size(space.free_bytes)} free{where}"

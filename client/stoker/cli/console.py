@@ -40,7 +40,7 @@ def write_out(text: str) -> None:
 
 
 @dataclass
-class Session:
+class Console:
     """The global options, and what follows from them."""
 
     socket: Path = field(default_factory=lambda: Path(os.environ.get("STOKER_SOCKET") or DEFAULT_SOCKET))
@@ -159,13 +159,13 @@ def complete(value: Any) -> Any:
     return value
 
 
-pass_session = click.make_pass_decorator(Session, ensure=True)
+pass_console = click.make_pass_decorator(Console, ensure=True)
 
 
 def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def store(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value:
-            setattr(context.ensure_object(Session), name, value)
+            setattr(context.ensure_object(Console), name, value)
 
     return store
 
