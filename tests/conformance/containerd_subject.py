@@ -94,8 +94,8 @@ class ContainerdSubject:
         self._proxy.rule(Hold(gate, after=after), path=made.layers[layer].digest)
         return ProxyBarrier(gate)
 
-    def answer(self, made: Made, status: int) -> None:
-        self._proxy.rule(Status(status), path=_path(made))
+    def answer(self, made: Made, status: int, layer: int | None = None) -> None:
+        self._proxy.rule(Status(status), path=_path(made) if layer is None else made.layers[layer].digest)
 
     def require_auth(self, made: Made, username: str, password: str) -> None:
         self._proxy.auth = TokenAuth(username, password)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stokerd.runtime.types import RegistryAuth
-from tests.conformance.subject import Subject, failure_of, records_of
+from tests.conformance.subject import Subject, failure_of, held, records_of, snapshots_of
+
+LEASE = "stoker.dev/conformance"
 
 
 class TestFailures:
@@ -54,6 +56,25 @@ class TestFailures:
         assert failure.auth == (status == 403)
         subject.clear()
         assert await subject.runtime.cri.pull(made.reference) == made.id
+
+    async def test_the_registry_answers_when_asked_for_a_layer(self, subject: Subject) -> None:
+        made = await subject.make_image("half", [100_000, 400_000])
+        runtime = subject.runtime
+        await runtime.leases.create(LEASE, {})
+        subject.answer(made, 502, layer=1)
+        failure = await failure_of(subject, made.reference, lease=LEASE)
+        assert (failure.reason, failure.retryable) == ("RegistryUnavailable", True)
+        assert made.names.isdisjoint(await records_of(subject))
+        assert {made.digest, made.id} <= (await held(subject, LEASE))["content"]
+        await subject.quiet()
+        subject.clear()
+        assert await runtime.cri.pull(made.reference, lease=LEASE) == made.id
+        left = {name for name in (await held(subject, LEASE))["snapshots/overlayfs"] if name.startswith("extract-")}
+        # 1.6 does not clean up after a layer that did not come.
+        assert len(left) == (1 if subject.generation == "1.6" else 0)
+        await runtime.leases.delete(LEASE)
+        assert (await snapshots_of(subject)).isdisjoint(left)
+        assert await snapshots_of(subject) >= set(made.chain_ids)
 
     async def test_credentials(self, subject: Subject) -> None:
         made = await subject.make_image("private")

@@ -74,7 +74,12 @@ class MemorySubject:
     def hold(self, made: Made, layer: int, after: int) -> MemoryBarrier:
         return MemoryBarrier(self.runtime.remote.hold(made.reference, f"layer:{layer}", after=after))
 
-    def answer(self, made: Made, status: int) -> None:
+    def answer(self, made: Made, status: int, layer: int | None = None) -> None:
+        if layer is not None:
+            url = f"https://{HOST}/v2/blobs/{made.layers[layer].digest}"
+            cause = f"httpReadSeeker: failed open: unexpected status from GET request to {url}: {status} Bad Gateway"
+            self.runtime.remote.fail(made.reference, f"layer:{layer}", cause, times=1 << 30)
+            return
         self.runtime.remote.answer(made.reference, status, times=1 << 30)
 
     def require_auth(self, made: Made, username: str, password: str) -> None:

@@ -98,8 +98,8 @@ class Subject(Protocol):
         """Stop every transfer of this layer after so many bytes."""
         ...
 
-    def answer(self, made: Made, status: int) -> None:
-        """Let the registry answer all requests for this image with a status."""
+    def answer(self, made: Made, status: int, layer: int | None = None) -> None:
+        """Let the registry answer all requests for this image, or for one layer of it, with a status."""
         ...
 
     def require_auth(self, made: Made, username: str, password: str) -> None: ...
@@ -173,10 +173,12 @@ async def held(subject: Subject, lease: str) -> dict[str, set[str]]:
     return found
 
 
-async def failure_of(subject: Subject, reference: str, auth: RegistryAuth | None = None) -> Failure:
+async def failure_of(
+    subject: Subject, reference: str, auth: RegistryAuth | None = None, lease: str | None = None
+) -> Failure:
     """Pull what cannot be pulled, and say what the image room makes of the failure."""
     try:
-        await subject.runtime.cri.pull(reference, auth=auth)
+        await subject.runtime.cri.pull(reference, auth=auth, lease=lease)
     except StokerError as error:
         return classify(error, reference)
     raise AssertionError(f"{reference} was pulled")

@@ -264,12 +264,16 @@ class Pull:
         """Make the active snapshot, wait for the blob, fill the snapshot, commit it."""
         parent = chain[number - 1] if number else ""
         key = self._guarded(partial(self._store.prepare, chain[number], parent, self._lease))
+        fetched = False
         try:
             await fetch
+            fetched = True
             await self._fill(key, number, layer)
             self._guarded(partial(self._store.commit_snapshot, key, chain[number], self._lease))
-        except BaseException:
-            if self._alive() and not self._old:
+        except BaseException as error:
+            # 1.6 cleans up after a layer that is bad, not after one that did not come, or whose pull was broken off.
+            bad = fetched and not isinstance(error, asyncio.CancelledError)
+            if self._alive() and (bad or not self._old):
                 self._store.remove_snapshot(key)
             raise
         self._label(layer.digest, {UNCOMPRESSED_LABEL: layer.diff_id})
