@@ -16,6 +16,9 @@ _HARMLESS_PARAMETERS = "scope|service|ns|digest|mount|from|n|last"  # of the reg
 _REDACTIONS: tuple[re.Pattern[str], ...] = tuple(
     re.compile(pattern)
     for pattern in (
+        # Fields, first of all, while they are whole: JSON, once more quoted or not, and a printed dict, cut off or not.
+        rf"(?i)(\\*[\"']{_FIELD}\\*[\"']\s*:\s*)"
+        r"(?:\"(?:[^\"\\]|\\.)*(?:\"|\\?$)|'(?:[^'\\]|\\.)*(?:'|\\?$)|(\\+)\".*?(?:(?<!\\)\2\"|$)|[^\s,}\]\[{\"']+)",
         # Headers. "authorization: " alone is also a piece of prose in containerd's messages.
         r"(?i)(\bauthorization\s*[:=]\s*\[?(?:basic|bearer)\s+)\[?[^\s\"',;\]]+\]?",
         r"(?i)(\bauthorization\s*[:=]\s*\[?(?:digest|negotiate|ntlm|token|apikey|aws4-[\w-]+)\s)[^\n]+",
@@ -23,10 +26,7 @@ _REDACTIONS: tuple[re.Pattern[str], ...] = tuple(
         r"(?i)(\bx-[\w-]{0,40}(?:auth|token|secret|password|key|signature)[\w-]{0,40}\s*:\s*)\[?[^\s\"',;\]]+\]?",
         r"(?i)(\b(?:password|passwd)\s*:\s*)[^\s\"',;}]+(?=\s*(?:[,;}\n]|$))",
         # Parameters of URLs and of forms: signatures of presigned URLs come under many names.
-        rf"(?i)([?&](?!(?:{_HARMLESS_PARAMETERS})=)[\w.%-]{{1,80}}=)[^&\s\"'<>#]+",
-        # Fields: JSON, once more quoted or not, and what Python and Go print of a map; the end may be cut off.
-        rf"(?i)(\\*[\"']{_FIELD}\\*[\"']\s*:\s*)"
-        r"(?:\"(?:[^\"\\]|\\.)*(?:\"|\\?$)|'(?:[^'\\]|\\.)*(?:'|\\?$)|(\\+)\".*?(?:(?<!\\)\2\"|$)|[^\s,}\]\[{\"']+)",
+        rf"(?i)([?&](?!(?:{_HARMLESS_PARAMETERS})=)[\w.%-]{{1,80}}=)[^&\s\"'<>#\\]+",
         rf"(?i)({_FIELD}=)(?:\"(?:[^\"\\]|\\.)*(?:\"|\\?$)|[^\s\"',;&}}]+)",
         # Credentials that stand alone; "basic authentication" is none.
         r"\b((?i:basic|bearer)\s+)(?=[\w+/.~-]*(?:\d|[a-z][A-Z]|=))[\w+/=.~-]{8,}",

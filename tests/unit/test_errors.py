@@ -174,9 +174,9 @@ def test_redacting_twice_changes_nothing_more(text: str) -> None:
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     redact(piece * (100_000 // len(piece)))
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 # ---------------------------------------------------------------------------------------------- the error classes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stokerd.errors import StokerError
 from stokerd.images.manifests import Compression, Manifest, compression_of
@@ -130,19 +130,7 @@ def missing_need(
     A layer whose snapshot is there is neither fetched nor unpacked again. ``known`` has exact unpacked sizes by layer
     digest, from earlier pulls; other layers are estimated.
     """
-    download = unpack_bytes = unpack_inodes = 0
-    counted: set[str] = set()
-    for position, layer in enumerate(manifest.layers):
-        if position < presence.unpacked:
-            continue
-        if layer.digest not in presence.blobs and layer.digest not in counted:
-            download += max(layer.size - presence.partial.get(layer.digest, 0), 0)
-            counted.add(layer.digest)
-        usage = (known or {}).get(layer.digest) or ratios[compression_of(layer.media_type)].unpacked(layer.size)
-        written = presence.growing if position == presence.unpacked else 0
-        unpack_bytes += max(usage.bytes - written, 0)
-        unpack_inodes += usage.inodes
-    return Need(download, unpack_bytes, unpack_inodes)
+    return union_need([(manifest, presence)], ratios, known)
 
 
 def union_need(
@@ -150,21 +138,31 @@ def union_need(
     ratios: Mapping[Compression, Ratio],
     known: Mapping[str, Usage] | None = None,
 ) -> Need:
-    """Return the need of several images together: a layer that they share is counted once.
+    """Return the need of several images together: what they share is counted once.
 
-    A shared layer is recognised by its digest; what lies beneath it is assumed to be shared too, as it is with images
-    built on one base.
+    A blob is shared by all layers of its digest, a snapshot by those that lie on the same layers as well.
     """
-    total = Need()
-    seen: set[str] = set()
+    download = unpack_bytes = unpack_inodes = 0
+    fetched: set[str] = set()
+    stacks: dict[tuple[int, str], int] = {}  # a number for each layer on what lies beneath it
+    unpacked: set[int] = set()
     for manifest, presence in images:
-        missing = manifest.layers[presence.unpacked :]
-        fresh = tuple(layer for layer in missing if layer.digest not in seen)
-        growing = presence.growing if fresh[:1] == missing[:1] else 0
-        seen.update(layer.digest for layer in fresh)
-        rest = replace(presence, unpacked=0, growing=growing)
-        total += missing_need(replace(manifest, layers=fresh), rest, ratios, known)
-    return total
+        stack = -1
+        for position, layer in enumerate(manifest.layers):
+            stack = stacks.setdefault((stack, layer.digest), len(stacks))
+            if position < presence.unpacked:
+                continue
+            if layer.digest not in presence.blobs and layer.digest not in fetched:
+                download += max(layer.size - presence.partial.get(layer.digest, 0), 0)
+                fetched.add(layer.digest)
+            if stack in unpacked:
+                continue
+            unpacked.add(stack)
+            usage = (known or {}).get(layer.digest) or ratios[compression_of(layer.media_type)].unpacked(layer.size)
+            written = presence.growing if position == presence.unpacked else 0
+            unpack_bytes += max(usage.bytes - written, 0)
+            unpack_inodes += usage.inodes
+    return Need(download, unpack_bytes, unpack_inodes)
 
 
 def fits(need: Need, filesystem: FileSystem, margins: Margins, promised: Need | None = None) -> bool:

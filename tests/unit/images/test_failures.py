@@ -247,10 +247,10 @@ def test_a_long_message_is_cut_and_takes_no_time() -> None:
         "https://",
         "failed to extract layer pigz ",
     ):
-        started = time.perf_counter()
+        started = time.process_time()
         failure = classify(pull_error(piece * (200_000 // len(piece)), NAME), NAME)
         assert len(failure.message) <= 2000
-        assert time.perf_counter() - started < 2.0
+        assert time.process_time() - started < 2.0
 
 
 @given(

@@ -107,6 +107,11 @@ def test_a_base_that_images_share_is_counted_once() -> None:
     assert together == missing_need(image(base=100, x=10, y=20), Presence(), RATIOS)
 
 
+def test_a_layer_on_another_base_is_fetched_once_and_unpacked_again() -> None:
+    first, second = image(base=100, x=10), image(other=100, x=10)
+    assert union_need([(first, Presence()), (second, Presence())], RATIOS) == Need(210, 660, 22)
+
+
 def test_the_same_image_twice_is_one() -> None:
     assert union_need([(image(a=100), Presence())] * 3, RATIOS) == missing_need(image(a=100), Presence(), RATIOS)
 
@@ -181,9 +186,7 @@ def test_together_images_never_need_more_than_one_by_one(
     together = union_need(images, RATIOS, known)
     apart = sum_needs(missing_need(manifest, presence, RATIOS, known) for manifest, presence in images)
     assert all(0 <= one <= other for one, other in zip(parts(together), parts(apart), strict=True))
-    for manifest, presence in images:
-        alone = union_need([(manifest, presence)], RATIOS, known)
-        assert alone == missing_need(manifest, presence, RATIOS, known)
+    assert union_need(images * 2, RATIOS, known) == together
 
 
 @settings(max_examples=50)
