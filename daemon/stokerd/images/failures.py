@@ -100,8 +100,16 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
         ),
         (
             r"wrong diff id|archive/tar: |gzip: |flate: |zstd: |(?:unpigz|igzip|pigz|zstd)\b.*: |magic number"
-            r"|reserved bit|frame header|window size|crc(?:32)? mismatch|checksum|extract layer.*\bEOF\b",
+            r"|reserved bit|frame header|window size|crc(?:32)? mismatch|checksum"
+            r"|extract layer.*: (?:unexpected )?EOF\b",
             _Meaning("BadLayer", "the image's layers are damaged; push it again"),
+        ),
+        (
+            r"x509: |\btls: |HTTP response to HTTPS client|first record does not look like a TLS handshake",
+            _Meaning(
+                "TlsFailed",
+                'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
+            ),
         ),
         (
             r"no such host|server misbehaving|name resolution|Name or service not known",
@@ -114,15 +122,8 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
         (
             r"TLS handshake timeout|i/o timeout|Client\.Timeout|connection reset|broken pipe"
             r"|connection (?:was )?(?:closed|aborted)|server closed|use of closed network|no route to host"
-            r"|network is unreachable|connection timed out|http2: |failed to do request: .*\bEOF\b",
+            r"|network is unreachable|connection timed out|http2: |failed to do request: .*: (?:unexpected )?EOF\b",
             _BROKEN,
-        ),
-        (
-            r"x509: |\btls: |HTTP response to HTTPS client|first record does not look like a TLS handshake",
-            _Meaning(
-                "TlsFailed",
-                'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
-            ),
         ),
         (
             r"malformed HTTP|stopped after \d+ redirects|did not include a token|decode token response",
@@ -133,7 +134,7 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
             _Meaning("Stalled", "containerd gave the pull up: no byte arrived for too long", retryable=True),
         ),
         (
-            r"short read|expected number of bytes|unexpected content length|\bEOF\b",
+            r"short read|expected number of bytes|unexpected content length|(?:^|: )(?:unexpected )?EOF\b",
             _Meaning("Truncated", "the registry (or a proxy before it) ended a transfer early", retryable=True),
         ),
         (_TOO_MANY.pattern, _RATE_LIMITED),
@@ -229,7 +230,8 @@ def _bare(text: str, name: str) -> str:
     """Return *text* without everything that somebody could have named."""
     text = _URL.sub("", text)
     repository = re.sub(r"(?::[^:/@]*)?(?:@.*)?$", "", name)
-    for known in (name, repository, repository.partition("/")[2], name.partition("/")[0]):
+    host, _, path = repository.partition("/")
+    for known in (name, repository, path, host, host.rpartition(":")[0]):
         if re.search(r"[/:.]", known):  # a bare word could be one of the message's own
             text = text.replace(known, "")
     return _STRIPPED.sub("", text)

@@ -158,7 +158,7 @@ READ = {
     "TlsFailed": (
         'failed to do request: Head "https://r/v2/": remote error: tls: handshake failure',
         'failed to do request: Head "https://r/v2/": tls: first record does not look like a TLS handshake',
-        'failed to do request: Head "https://r/v2/": x509: certificate is valid for a.example, not denied.example',
+        'failed to do request: Head "https://r/v2/": x509: certificate is valid for eof.example, not denied.example',
     ),
     "Unauthorized": (
         "failed to authorize: failed to fetch oauth token: unexpected status from POST request to "
