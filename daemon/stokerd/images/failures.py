@@ -11,7 +11,8 @@ these are taken out before it is read. Where a registry answered, its HTTP statu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from stokerd.errors import (
     RuntimeFailure,
@@ -25,8 +26,7 @@ _PULL = "cri.PullImage"
 _LONGEST = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why one attempt failed. ``auth`` asks for the next credential, ``rate_limited`` for the registry's rest."""
 
     reason: str
@@ -37,8 +37,7 @@ class Failure:
     rate_limited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(msgspec.Struct, frozen=True):
     reason: str
     hint: str
     retryable: bool = False

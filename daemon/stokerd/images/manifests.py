@@ -10,7 +10,6 @@ import hashlib
 import platform as host
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import msgspec
@@ -60,8 +59,7 @@ class NoMatchingPlatform(StokerError):
     reason = "NoMatchingPlatform"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Platform:
+class Platform(msgspec.Struct, frozen=True, order=True):
     """os/architecture[/variant], in Go's names."""
 
     os: str
@@ -72,8 +70,7 @@ class Platform:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(msgspec.Struct, frozen=True):
     """One manifest of an index; ``attestation`` marks provenance and SBOM entries, which are no images."""
 
     descriptor: Descriptor
@@ -81,13 +78,11 @@ class IndexEntry:
     attestation: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     entries: tuple[IndexEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     config: Descriptor
     layers: tuple[Descriptor, ...]
 
@@ -97,8 +92,7 @@ class Manifest:
         return sum({layer.digest: layer.size for layer in self.layers}.values())
 
 
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
+class ImageConfig(msgspec.Struct, frozen=True):
     """What is needed of a configuration: the platform, and the layers' uncompressed digests in order."""
 
     platform: Platform

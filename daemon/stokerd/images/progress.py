@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from stokerd.images.manifests import ImageConfig, Manifest
 from stokerd.runtime.types import Ingest, LeaseResource
@@ -33,31 +35,28 @@ _UNPACK_SHARE = 0.5
 """Share of a layer's work that counts as unpacking: on local disks both halves take about as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """One look at the store, narrowed to what one pull holds.
 
     ``ingests``: bytes so far by blob digest; ``blobs``: digests that are complete; ``committed``: chain ids of finished
     snapshots; ``extracting``: active snapshots' keys by chain id; ``growth``: bytes of those that were measured.
     """
 
-    ingests: Mapping[str, int] = field(default_factory=dict)
+    ingests: Mapping[str, int] = msgspec.field(default_factory=dict)
     blobs: frozenset[str] = frozenset()
     committed: frozenset[str] = frozenset()
-    extracting: Mapping[str, str] = field(default_factory=dict)
-    growth: Mapping[str, int] = field(default_factory=dict)
+    extracting: Mapping[str, str] = msgspec.field(default_factory=dict)
+    growth: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """What was on the node before the pull: it is shown as present and never counted as fetched."""
 
     blobs: frozenset[str] = frozenset()
     unpacked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     digest: str
     size: int
     state: LayerState = "waiting"
@@ -68,8 +67,7 @@ class Layer:
     """The node had its content before the pull: none of it came over the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class PullProgress:
+class PullProgress(msgspec.Struct, frozen=True):
     """Progress of one image. ``fetched`` counts bytes that came over the network for it."""
 
     layers: tuple[Layer, ...] = ()

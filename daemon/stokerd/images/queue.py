@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+
+class Waiting(msgspec.Struct, frozen=True):
     """A pull in the queue. ``not_before`` is a time of the caller's monotonic clock, in seconds."""
 
     key: str
@@ -24,16 +24,14 @@ class Waiting:
     not_before: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Pulls at one time: on the node, and from any one registry."""
 
     node: int
     registry: int
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """What the node's state allows: pulls that run by registry, registries that rest until a time, and the rest."""
 
     running: Mapping[str, int]
@@ -45,8 +43,7 @@ class Room:
 Hold = Literal["", "RuntimeDown", "Backoff", "RegistryResting", "NodeBusy", "RegistryBusy", "DiskPressure"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """``start``: keys in order; ``wake_at``: when time alone changes the answer, None when it does not."""
 
     start: tuple[str, ...] = ()

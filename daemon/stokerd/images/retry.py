@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Exponential backoff with jitter: seconds; ``jitter`` is the share of a delay that is random, 0 to 1."""
 
     initial: float

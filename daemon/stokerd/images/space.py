@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stokerd.errors import StokerError
 from stokerd.images.manifests import Compression, Manifest, compression_of
@@ -25,8 +26,7 @@ class DiskTooSmall(StokerError):
     reason = "DiskTooSmall"
 
 
-@dataclass(frozen=True, slots=True)
-class FileSystem:
+class FileSystem(msgspec.Struct, frozen=True):
     """State of the file system that holds containerd's root: what is free is what ``df`` calls available.
 
     ``total_inodes`` is 0 where the file system makes inodes as it needs them (btrfs, some xfs).
@@ -39,8 +39,7 @@ class FileSystem:
     free_inodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Margins:
+class Margins(msgspec.Struct, frozen=True):
     """What must stay free: ``reserve`` when a pull is planned, ``floor`` at every moment while one runs."""
 
     reserve_bytes: int
@@ -49,8 +48,7 @@ class Margins:
     floor_inodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(msgspec.Struct, frozen=True):
     """How layers of one compression grow: sums over what was seen, so that a big layer counts for more."""
 
     compressed_bytes: int
@@ -85,8 +83,7 @@ since an image that is refused wrongly is worse than one that the floor stops: t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """What is still to be written, in bytes and inodes."""
 
     download_bytes: int = 0
@@ -105,8 +102,7 @@ class Need:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(msgspec.Struct, frozen=True):
     """What of an image is on the node.
 
     ``blobs``: digests in the content store; ``partial``: bytes of unfinished ingests by digest; ``unpacked``: how many
@@ -114,7 +110,7 @@ class Presence:
     """
 
     blobs: frozenset[str] = frozenset()
-    partial: Mapping[str, int] = field(default_factory=dict)
+    partial: Mapping[str, int] = msgspec.field(default_factory=dict)
     unpacked: int = 0
     growing: int = 0
 

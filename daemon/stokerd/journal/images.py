@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
 from typing import Any, TypeVar
+
+from msgspec.structs import astuple, fields
 
 from stokerd.journal.database import Database
 from stokerd.journal.rows import AttemptRow, ItemRow, JobRow, KeepRow, LayerRow, PinRow, RatioRow
@@ -41,7 +42,7 @@ def _upsert(kind: type[Any], key: str) -> str:
 
 def _select(connection: sqlite3.Connection, kind: type[Row], tail: str = "", values: Sequence[Any] = ()) -> list[Row]:
     names = _columns(kind)
-    booleans = [index for index, entry in enumerate(fields(kind)) if entry.type == "bool"]
+    booleans = [index for index, entry in enumerate(fields(kind)) if entry.type is bool]
     rows = []
     for found in connection.execute(f"SELECT {', '.join(names)} FROM {_TABLES[kind]} {tail}", values):  # noqa: S608
         row = list(found)

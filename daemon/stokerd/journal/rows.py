@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Phase = Literal["Waiting", "Pulling", "Succeeded", "Failed", "Cancelled"]
 JobState = Literal["Active", "Succeeded", "Failed", "Cancelled"]
@@ -11,8 +12,7 @@ Policy = Literal["IfNotPresent", "Always"]
 AttemptResult = Literal["Succeeded", "Failed", "Cancelled", "Interrupted"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(msgspec.Struct, frozen=True):
     """A warm request that was accepted."""
 
     id: str
@@ -29,8 +29,7 @@ class JobRow:
     """Credentials came with the request; they are kept in memory only."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRow:
+class ItemRow(msgspec.Struct, frozen=True):
     """One image of a job."""
 
     job: str
@@ -49,8 +48,7 @@ class ItemRow:
     finished_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PinRow:
+class PinRow(msgspec.Struct, frozen=True):
     """A pin; ``releasing`` until every record of the image has lost its label."""
 
     reference: str
@@ -61,8 +59,7 @@ class PinRow:
     releasing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KeepRow:
+class KeepRow(msgspec.Struct, frozen=True):
     """An image that should stay warm."""
 
     reference: str
@@ -73,8 +70,7 @@ class KeepRow:
     last_rewarm_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
+class AttemptRow(msgspec.Struct, frozen=True):
     """One attempt to pull an image."""
 
     reference: str
@@ -89,8 +85,7 @@ class AttemptRow:
     pulled_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LayerRow:
+class LayerRow(msgspec.Struct, frozen=True):
     """How a layer grew when it was unpacked on this node."""
 
     digest: str
@@ -100,8 +95,7 @@ class LayerRow:
     inodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RatioRow:
+class RatioRow(msgspec.Struct, frozen=True):
     """Sums over the layers of one compression, old ones faded."""
 
     compression: str

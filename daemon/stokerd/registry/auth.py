@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from stokerd.registry.answers import error_for_answer
 from stokerd.registry.challenges import (

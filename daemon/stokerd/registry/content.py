@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,8 +20,7 @@ DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
 _HEX = re.compile(r"[a-f0-9]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True):
     """An OCI descriptor; ``size`` in bytes."""
 
     media_type: str

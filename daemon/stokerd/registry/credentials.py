@@ -11,7 +11,6 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -35,8 +34,7 @@ _SHOWN = 80
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Credential:
+class Credential(msgspec.Struct, frozen=True):
     """One way to log in at a registry: user name and password, an identity token, or a registry token.
 
     ``server`` is the entry as it was written: ``host[:port][/path]``, a URL, or empty for "whatever is asked for".
@@ -64,16 +62,14 @@ class Credential:
         return self.username, self.password, self.identity_token, self.registry_token
 
 
-@dataclass(frozen=True, slots=True)
-class HelperCall:
+class HelperCall(msgspec.Struct, frozen=True):
     """Ask ``docker-credential-<name>`` for the credentials of ``server``."""
 
     name: str
     server: str
 
 
-@dataclass(frozen=True, slots=True)
-class DockerConfig:
+class DockerConfig(msgspec.Struct, frozen=True):
     """What one docker configuration says. ``problems`` has a line for each entry that was left out."""
 
     source: str

@@ -5,14 +5,14 @@ The reasons are stable. They classify the failures of this client, and those of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from stokerd.errors import StokerError
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """What a request was about: the host that was asked, the repository (``host/path``), and a tag or a digest."""
 
     registry: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 _STAR = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
+class _Class(msgspec.Struct, frozen=True):
     """One character: inside ``ranges``, or outside all of them if ``negated``."""
 
     ranges: tuple[tuple[str, str], ...] = ()

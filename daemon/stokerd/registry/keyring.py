@@ -9,8 +9,9 @@ import stat
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stokerd.registry.credentials import (
     Credential,
@@ -34,16 +35,14 @@ _MAX_FILE = 1 << 20
 _Signature = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     """A configuration file as it was last seen; without a signature when it was not there or not readable."""
 
     signature: _Signature | None
     config: DockerConfig
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     expires: float
     credential: Credential | None
     problem: str = ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from stokerd.errors import InvalidInput
 from stokerd.registry.content import DIGEST_LENGTHS
@@ -50,8 +51,7 @@ class InvalidReference(InvalidInput):
         self.at = at
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """An image: ``host`` with its port, ``path`` of the repository, and a tag, a digest or both.
 
     Made by ``parse_reference``; ``str()`` is the canonical form, which parses to the same value again.

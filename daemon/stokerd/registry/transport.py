@@ -9,11 +9,12 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
+from msgspec.structs import replace
 from yarl import URL
 
 from stokerd.registry.answers import origin, redirect_target

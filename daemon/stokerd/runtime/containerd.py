@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
+import msgspec
 import structlog
 
 from stokerd.errors import RuntimeFailure, RuntimeUnavailable
@@ -25,8 +25,7 @@ _FIRST_PAUSE = 0.2
 _PING_TIMEOUT = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(msgspec.Struct, frozen=True):
     """One connection and the services over it."""
 
     wire: Wire

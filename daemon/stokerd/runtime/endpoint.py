@@ -10,8 +10,9 @@ import socket
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stokerd.errors import InvalidInput
 
@@ -24,8 +25,7 @@ USUAL_SOCKETS: tuple[str, ...] = (
 """k3s and rke2 share one address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """One candidate: ``problem`` is empty when something listens there; ``peer_pid`` is who, 0 when not told."""
 
     path: str

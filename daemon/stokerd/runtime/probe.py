@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from cri_stubs.containerd.services.introspection.v1 import introspection_pb2
 from cri_stubs.containerd.services.introspection.v1.introspection_pb2_grpc import IntrospectionStub
@@ -22,8 +24,7 @@ PINNING_SINCE = (1, 7)
 _PROGRAM_TIMEOUT = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Programs:
+class _Programs(msgspec.Struct, frozen=True):
     criu: str
     runc: str
     decompressors: tuple[str, ...]

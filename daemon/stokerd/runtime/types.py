@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
+
+import msgspec
 
 SnapshotKind = Literal["view", "active", "committed", "unknown"]
 
@@ -15,8 +16,7 @@ GC_EXPIRE_LABEL = "containerd.io/gc.expire"
 UNCOMPRESSED_LABEL = "containerd.io/uncompressed"
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(msgspec.Struct, frozen=True):
     """An OCI descriptor; ``size`` in bytes."""
 
     media_type: str
@@ -24,13 +24,12 @@ class Descriptor:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
+class ImageRecord(msgspec.Struct, frozen=True):
     """An image of containerd's metadata store (one name, one target)."""
 
     name: str
     target: Descriptor
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -39,8 +38,7 @@ class ImageRecord:
         return self.labels.get(PIN_LABEL) == PIN_VALUE
 
 
-@dataclass(frozen=True, slots=True)
-class CriImage:
+class CriImage(msgspec.Struct, frozen=True):
     """What CRI says of an image: ``id`` is the config digest, ``size`` in bytes as CRI counts them."""
 
     id: str
@@ -50,8 +48,7 @@ class CriImage:
     pinned: bool
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class RegistryAuth:
+class RegistryAuth(msgspec.Struct, frozen=True):
     """Credentials for one pull. Its repr shows no secret."""
 
     username: str = ""
@@ -64,8 +61,7 @@ class RegistryAuth:
         return f"RegistryAuth(server_address={self.server_address!r}, [redacted])"
 
 
-@dataclass(frozen=True, slots=True)
-class Ingest:
+class Ingest(msgspec.Struct, frozen=True):
     """A write into the content store that is not finished: bytes at ``offset`` of ``total`` (0: unknown)."""
 
     ref: str
@@ -76,54 +72,48 @@ class Ingest:
     updated_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ContentInfo:
+class ContentInfo(msgspec.Struct, frozen=True):
     """A blob of the content store; ``size`` in bytes."""
 
     digest: str
     size: int
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
+class SnapshotInfo(msgspec.Struct, frozen=True):
     """A snapshot: committed ones of images are named by their chain id."""
 
     name: str
     parent: str
     kind: SnapshotKind
     created_at: datetime | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Space taken: bytes and inodes."""
 
     bytes: int
     inodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """A lease protects what it names from containerd's garbage collector."""
 
     id: str
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseResource:
+class LeaseResource(msgspec.Struct, frozen=True):
     """One thing that a lease holds: ``type`` is ``content``, ``ingests`` or ``snapshots/<snapshotter>``."""
 
     type: str
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFs:
+class ImageFs(msgspec.Struct, frozen=True):
     """Where CRI says that images live, and what they take (bytes, inodes)."""
 
     mountpoint: str
@@ -131,8 +121,7 @@ class ImageFs:
     used_inodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ImageEvent:
+class ImageEvent(msgspec.Struct, frozen=True):
     """An image record was created, updated or deleted in containerd."""
 
     kind: Literal["create", "update", "delete"]
@@ -148,8 +137,7 @@ class CgroupMode(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(msgspec.Struct, frozen=True):
     """Whether the node can do something, and why not when it cannot."""
 
     name: str
@@ -157,8 +145,7 @@ class Capability:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeInfo:
+class RuntimeInfo(msgspec.Struct, frozen=True):
     """What was found out about the runtime behind the socket.
 
     ``host_root`` is the prefix under which the runtime's own paths are reached from this process: empty when both

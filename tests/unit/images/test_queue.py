@@ -4,11 +4,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stokerd.images.queue import Decision, Hold, Limits, Room, Waiting, decide, due_at, why
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from stokerd.errors import InvalidInput
 from stokerd.registry.client import RegistryClient
@@ -69,7 +70,7 @@ async def test_a_digest_is_asked_for_and_checked(serve: Serve, connect: Connect)
     server = await serve()
     server.put(PINNED, BODY)
     client = connect(server.endpoint)
-    pinned = replace(APP, digest=DIGEST)
+    pinned = structs.replace(APP, digest=DIGEST)
     assert (await client.resolve(pinned)).descriptor.digest == DIGEST
     assert (await client.fetch_manifest(APP, DIGEST)).body == BODY
     assert [seen.path for seen in server.seen] == [PINNED, PINNED]
