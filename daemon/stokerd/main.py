@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 # structlog imports rich wherever it is installed; the daemon never uses it, and it would cost 5 MiB.
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+# What is imported stays: collecting among it is a tenth of the start, for nothing.
+gc.disable()
 
 # ruff: noqa: E402
 import argparse
@@ -45,6 +48,8 @@ from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
 from stokerd.settings import Settings
 
+gc.freeze()
+gc.enable()
 _log = structlog.get_logger("stokerd")
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 
