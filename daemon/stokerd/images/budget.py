@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+import structlog
+
+from stokerd.errors import JournalError, RuntimeFailure
 from stokerd.images.manifests import Compression, Manifest, compression_of
 from stokerd.images.space import (
     DEFAULT_RATIOS,
@@ -21,15 +24,23 @@ from stokerd.journal.images import ImageJournal
 from stokerd.journal.rows import LayerRow, RatioRow
 from stokerd.runtime.types import Usage
 
+_log = structlog.get_logger("images")
 ReadFileSystem = Callable[[], Awaitable[FileSystem]]
 
 
+class DiskUnreadable(RuntimeFailure):
+    """The file system under containerd's root cannot be asked: the process through which it is seen may be gone."""
+
+    reason = "DiskUnreadable"
+    retryable = True
+
+
 class DiskBudget:
-    """Shared by all pulls of the node. Raises DiskTooSmall; OSError of the file system stays OSError."""
+    """Shared by all pulls of the node. Raises DiskTooSmall and DiskUnreadable."""
 
     def __init__(self, margins: Margins, journal: ImageJournal, read: ReadFileSystem) -> None:
         self.margins = margins
-        self.read = read
+        self._read = read
         self._journal = journal
         self._ratios: dict[Compression, Ratio] = dict(DEFAULT_RATIOS)
         self._promised: dict[str, Need] = {}
@@ -41,6 +52,16 @@ class DiskBudget:
                 if row.compression == compression:
                     self._ratios[compression] = Ratio(row.compressed, row.unpacked, row.inodes)
 
+    async def read(self) -> FileSystem:
+        """Return the state of the file system under containerd's root."""
+        try:
+            return await self._read()
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            raise DiskUnreadable(
+                f"containerd's file system{where} cannot be asked: {error.strerror or error}", call="statvfs"
+            ) from error
+
     @property
     def ratios(self) -> Mapping[Compression, Ratio]:
         return self._ratios
@@ -51,8 +72,15 @@ class DiskBudget:
         return sum_needs(self._promised.values())
 
     async def known(self, manifest: Manifest) -> dict[str, Usage]:
-        """Return exact unpacked sizes of those layers that were unpacked here before."""
-        rows = await self._journal.layers(layer.digest for layer in manifest.layers)
+        """Return exact unpacked sizes of those layers that were unpacked here before.
+
+        A journal that cannot be read costs their exactness, not the pull.
+        """
+        try:
+            rows = await self._journal.layers(layer.digest for layer in manifest.layers)
+        except JournalError as error:
+            _log.warning("sizes of layers are estimated: the journal cannot be read", why=error.message)
+            return {}
         return {digest: Usage(row.unpacked, row.inodes) for digest, row in rows.items()}
 
     def need(self, manifest: Manifest, presence: Presence, known: Mapping[str, Usage]) -> Need:
@@ -60,8 +88,10 @@ class DiskBudget:
 
     async def admit(self, key: str, name: str, need: Need) -> None:
         """Promise *need* to the pull *key*, or refuse it."""
+        disk = await self.read()
+        # Nothing may come between the sum and the promise: a pull beside this one would not see it.
         others = sum_needs(need for other, need in self._promised.items() if other != key)
-        check_fits(name, need, await self.read(), self.margins, others)
+        check_fits(name, need, disk, self.margins, others)
         self._promised[key] = need
 
     async def watch(self, key: str, name: str, need: Need | None) -> None:

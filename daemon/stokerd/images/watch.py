@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
 from stokerd.errors import RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable, StokerError
-from stokerd.images.budget import DiskBudget
+from stokerd.images.budget import DiskBudget, DiskUnreadable
 from stokerd.images.manifests import (
     BadManifest,
     ImageConfig,
@@ -86,6 +88,7 @@ class PullWatch:
         self._examined: set[str] = set()
         self._chosen = ""
         self._admitted = False
+        self._blind = False
         self._looks_with_manifest = 0
         self._known: Mapping[str, Usage] = {}
         self._expected: Mapping[str, int] = {}
@@ -106,6 +109,7 @@ class PullWatch:
             try:
                 seen = await self._look()
                 now = signature(seen)
+                await self._check_disk(seen)
             except (RuntimeUnavailable, RuntimeTimeout):
                 now = before  # the pull itself will say what is wrong
             except StokerError as error:
@@ -154,12 +158,9 @@ class PullWatch:
         if self.manifest is not None:
             await self._find_config(self.manifest, seen)
             seen = await self._measure_growth(seen)
-            await self._check_disk(self.manifest, seen)
             now = measure(self.manifest, self.config, self.baseline, seen, self._expected)
             self.progress = advance(self.progress, now)
             self._report(self.progress)
-        else:
-            await self._budget.watch(self.subject.key, self.subject.name, None)
         return seen
 
     async def _observe(self) -> Observation:
@@ -189,21 +190,19 @@ class PullWatch:
             await self._examine(self._chosen)
 
     async def _examine(self, digest: str) -> None:
-        self._examined.add(digest)
         info = await self._runtime.content.info(digest)
-        if info is None or info.size > _DOCUMENT_LIMIT:
-            return
-        try:
-            document = parse_document(await self._runtime.content.read(digest, limit=_DOCUMENT_LIMIT))
-        except (BadManifest, RuntimeNotFound):
-            return  # a layer or a configuration; what is wrong with a manifest, containerd itself will say
+        document: Index | Manifest | None = None
+        if info is not None and info.size <= _DOCUMENT_LIMIT:
+            # A layer or a configuration is no manifest; what is wrong with one that is, containerd itself will say.
+            with contextlib.suppress(BadManifest, RuntimeNotFound):
+                document = parse_document(await self._runtime.content.read(digest, limit=_DOCUMENT_LIMIT))
+        if isinstance(document, Manifest):
+            await self._take(document)
+        self._examined.add(digest)  # only now: a look that broke off is made again
         if isinstance(document, Index):
             self._chosen = select_platform(document, self.subject.platform, self.subject.name).descriptor.digest
-            return
-        await self._take(document)
 
     async def _take(self, manifest: Manifest) -> None:
-        self.manifest = manifest
         self._known = await self._budget.known(manifest)
         self._expected = {
             layer.digest: (
@@ -222,25 +221,39 @@ class PullWatch:
                 if info is not None and started and info.created_at and info.created_at < started
             )
         )
+        self.manifest = manifest
 
     async def _find_config(self, manifest: Manifest, seen: Observation) -> None:
         if self.config is not None or manifest.config.digest not in seen.blobs:
             return
         try:
-            self.config = parse_config(await self._runtime.content.read(manifest.config.digest))
+            config = parse_config(await self._runtime.content.read(manifest.config.digest))
         except (BadManifest, RuntimeNotFound):
             return
         started, unpacked = self.subject.lease.created_at, 0
-        for chain in self.config.chain_ids:
+        for chain in config.chain_ids:
             info = await self._runtime.snapshots.stat(chain)
             if info is None or not (started and info.created_at and info.created_at < started):
                 break
             unpacked += 1
         self.baseline = replace(self.baseline, unpacked=unpacked)
+        self.config = config
 
     # ------------------------------------------------------------------------------------------ disk and growth
 
-    async def _check_disk(self, manifest: Manifest, seen: Observation) -> None:
+    async def _check_disk(self, seen: Observation) -> None:
+        """Hold the pull against the disk. A disk that cannot be asked stops nothing: containerd notices a full one."""
+        try:
+            if self.manifest is None:
+                await self._budget.watch(self.subject.key, self.subject.name, None)
+            else:
+                await self._check_need(self.manifest, seen)
+        except DiskUnreadable as error:
+            if not self._blind:
+                _log.warning("pulling without an eye on the disk", image=self.subject.name, why=error.message)
+            self._blind = True
+
+    async def _check_need(self, manifest: Manifest, seen: Observation) -> None:
         self._looks_with_manifest += 1
         if self.config is None and self._looks_with_manifest < _PATIENCE_FOR_CONFIG:
             return
