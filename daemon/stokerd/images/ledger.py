@@ -31,6 +31,8 @@ class Ledger:
         self._attempts: list[AttemptRow] = []
         self._changed = asyncio.Event()
         self._failing = False
+        self._writing = asyncio.Lock()
+        self._flushes: set[asyncio.Task[None]] = set()
 
     async def accept(self, job: Job) -> None:
         """Write a new job whole. Raises JournalError: then it was not accepted."""
@@ -68,7 +70,17 @@ class Ledger:
             await asyncio.sleep(_PAUSE_WHEN_FAILING if self._failing else _PAUSE)
 
     async def flush(self) -> None:
-        """Write all that is noted; keep it when that fails."""
+        """Write all that is noted; keep it when that fails. A caller that is cancelled cuts nothing in two."""
+        task = asyncio.create_task(self._flush(), name="images: flush")
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+        await asyncio.shield(task)
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
         jobs, items, attempts = self._jobs, self._items, self._attempts
         self._jobs, self._items, self._attempts = {}, {}, []
         try:
