@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from stoker.objects import images as api
 from stokerd.errors import InvalidInput, JournalError, LimitExceeded, NotFound, RuntimeFailure, RuntimeNotFound
@@ -28,6 +28,8 @@ _log = structlog.get_logger("images")
 _SETTLE = 0.5
 """containerd writes the records of one image one after another: look once they are all there."""
 _MAX_ROUNDS = 5
+_RETRY = 5.0
+"""After something broke, until it is tried again."""
 
 Rewarm = Callable[[KeepRow], Awaitable[None]]
 
@@ -47,7 +49,7 @@ class Tender:
         pin_limit: float,
         interval: float,
         pause_limit: float,
-        busy: Callable[[], frozenset[str]],
+        busy: Callable[[], Collection[str]],
         rewarm: Rewarm,
     ) -> None:
         self._runtime = runtime
@@ -64,6 +66,7 @@ class Tender:
         self._pins: dict[str, PinRow] = {}
         self._keeps: dict[str, KeepRow] = {}
         self._references: dict[str, Reference] = {}
+        self._tries: dict[str, int] = {}
         self._poked = asyncio.Event()
         self._lock = asyncio.Lock()
 
@@ -82,6 +85,14 @@ class Tender:
     def kept(self) -> dict[str, KeepRow]:
         return dict(self._keeps)
 
+    def pins_on(self, names: Collection[str]) -> list[PinRow]:
+        """Return the pins on any of these names that the runtime knows images by."""
+        return [pin for name, pin in self.pinned.items() if self._references[name].pull_spec in names]
+
+    def keeps_on(self, names: Collection[str]) -> list[KeepRow]:
+        """Return the keeps of any of these names that the runtime knows images by."""
+        return [keep for name, keep in self._keeps.items() if self._references[name].pull_spec in names]
+
     async def pin(self, reference: Reference, seconds: float) -> api.PinStatus:
         """Pin an image that is there for *seconds*, 0: until it is unpinned."""
         if not 0 <= seconds <= 100 * 365 * 86400:
@@ -96,9 +107,9 @@ class Tender:
             await self._journal.save_pin(row)
             self._pins[name] = row
             self._references[name] = reference
+            self._poked.set()  # what breaks off now is made up for
             await self._converge_pins()
         self._tell("pinned", name)
-        self._poked.set()
         return await self._pin_status(row)
 
     async def unpin(self, reference: Reference) -> api.PinStatus:
@@ -109,6 +120,7 @@ class Tender:
             if row is None or row.releasing:
                 raise NotFound(f"{reference} is not pinned by stokerd", hint="stoker image pins lists what is")
             await self._release(row)
+            self._poked.set()
             await self._converge_pins()
         self._tell("unpinned", name)
         return await self._pin_status(row)
@@ -179,7 +191,9 @@ class Tender:
                 await self._journal.forget_pin(reference)
                 del self._pins[reference]
             case rules.FollowPin(reference, digest):
-                row = replace(self._pins[reference], digest=digest)
+                image = await self._runtime.cri.status(self._references[reference].pull_spec)
+                before = self._pins[reference]
+                row = replace(before, digest=digest, size=image.size if image is not None else before.size)
                 await self._journal.save_pin(row)
                 self._pins[reference] = row
 
@@ -198,25 +212,29 @@ class Tender:
 
     async def keep(self, reference: Reference, policy: api.PullPolicy, priority: int) -> api.KeepStatus:
         name = str(reference)
-        before = self._keeps.get(name)
-        created = before.created_at if before else self._clock.time()
-        row = KeepRow(name, policy, priority, created, before.rewarmed if before else 0)
-        await self._journal.save_keep(row)
-        self._keeps[name] = row
-        self._references[name] = reference
+        async with self._lock:
+            before = self._keeps.get(name)
+            created = before.created_at if before else self._clock.time()
+            row = KeepRow(name, policy, priority, created, before.rewarmed if before else 0)
+            await self._journal.save_keep(row)
+            self._keeps[name] = row
+            self._references[name] = reference
+            self._tries.pop(name, None)
         self._poked.set()
         return await self._keep_status(row)
 
     async def unkeep(self, reference: Reference) -> api.KeepStatus:
-        row = self._keeps.get(str(reference))
-        if row is None:
-            raise NotFound(f"{reference} is not kept", hint="stoker image keeps lists what is")
-        await self._journal.forget_keep(row.reference)
-        del self._keeps[row.reference]
+        async with self._lock:
+            row = self._keeps.get(str(reference))
+            if row is None:
+                raise NotFound(f"{reference} is not kept", hint="stoker image keeps lists what is")
+            await self._journal.forget_keep(row.reference)
+            del self._keeps[row.reference]
+            self._tries.pop(row.reference, None)
         return await self._keep_status(row)
 
     async def keep_list(self) -> list[api.KeepStatus]:
-        return [await self._keep_status(row) for row in self._keeps.values()]
+        return [await self._keep_status(row) for row in list(self._keeps.values())]
 
     async def _keep_status(self, row: KeepRow) -> api.KeepStatus:
         present = await self._presence.find(self._references[row.reference]) is not None
@@ -234,21 +252,33 @@ class Tender:
     async def _tend_keeps(self) -> float | None:
         names = {name: self._references[name].pull_spec for name in self._keeps}
         present = {name for name in names if await self._presence.find(self._references[name]) is not None}
-        busy = {name for name, spec in names.items() if spec in self._busy()}
-        actions, wake = decide_keeps(self._keeps.values(), present, busy, self._clock.time(), self._pause_limit)
+        for name in present:
+            self._tries.pop(name, None)
+        under_way = self._busy()
+        busy = {name for name, spec in names.items() if spec in under_way}
+        now, keeps = self._clock.time(), self._keeps.values()
+        actions, wake = decide_keeps(keeps, present, busy, now, self._pause_limit, self._tries)
         last = await self._journal.last_warmed() if actions else {}
         for action in actions:
-            row = self._keeps.get(action.reference)
+            row = await self._note_rewarm(action.reference, last)
+            if row is not None:
+                self._tell("rewarm", row.reference)
+                await self._rewarm(row)
+        return wake
+
+    async def _note_rewarm(self, reference: str, last: Mapping[str, float]) -> KeepRow | None:
+        """Write down that a kept image is warmed again; None when it is kept no more."""
+        async with self._lock:
+            row = self._keeps.get(reference)
             if row is None:
-                continue
-            again = last.get(row.reference, 0.0) >= (row.last_rewarm_at or row.created_at)
+                return None
+            again = last.get(reference, 0.0) >= (row.last_rewarm_at or row.created_at)
             row = replace(row, rewarmed=row.rewarmed + again, last_rewarm_at=self._clock.time())
             await self._journal.save_keep(row)
-            self._keeps[row.reference] = row
-            _log.info("kept image is gone; warming it again" if again else "warming kept image", image=row.reference)
-            self._tell("rewarm", row.reference)
-            await self._rewarm(row)
-        return wake
+            self._keeps[reference] = row
+            self._tries[reference] = self._tries.get(reference, 0) + 1
+        _log.info("kept image is gone; warming it again" if again else "warming kept image", image=reference)
+        return row
 
     # ------------------------------------------------------------------------------------------ the loop
 
@@ -257,8 +287,10 @@ class Tender:
 
     def heed(self, event: ImageEvent) -> None:
         """Look soon when something happened to an image that matters here."""
-        interesting: Iterable[str] = (self._references[name].pull_spec for name in (*self._pins, *self._keeps))
-        if event.name.startswith("sha256:") or event.name in set(interesting):
+        if self._poked.is_set() or not (self._pins or self._keeps):
+            return
+        interesting = (self._references[name].pull_spec for name in (*self._pins, *self._keeps))
+        if event.name.startswith("sha256:") or event.name in interesting:
             self._poked.set()
 
     async def tend(self) -> float | None:
@@ -274,9 +306,9 @@ class Tender:
             await self._runtime.wait_ready()
             try:
                 wake = await self.tend()
-            except (RuntimeFailure, JournalError, OSError) as error:
+            except (RuntimeFailure, JournalError) as error:
                 _log.warning("pins and kept images could not be looked after", why=str(error))
-                wake = None
+                wake = self._clock.time() + _RETRY
             pause = self._interval
             if wake is not None:
                 pause = min(max(wake - self._clock.time(), _SETTLE), pause)
