@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -17,9 +16,9 @@ from stokerd.images.feed import Hub
 from stokerd.images.jobs import Item, Job, Pull
 from stokerd.images.ledger import Ledger
 from stokerd.images.metrics import ImageMetrics
-from stokerd.images.progress import PullProgress, complete
+from stokerd.images.progress import PullProgress, advance, complete
 from stokerd.images.scheduler import Outcome, Warm
-from stokerd.journal.rows import AttemptRow, ItemRow, JobRow
+from stokerd.journal.rows import AttemptResult, AttemptRow, ItemRow, JobRow
 from stokerd.registry.references import Reference, parse_reference
 
 _log = structlog.get_logger("images")
@@ -50,6 +49,8 @@ class JobBook:
         unfinished = []
         for item_row in items:
             item = job.add(item_row, parse_reference(item_row.reference))
+            if item_row.phase == "Succeeded":
+                item.progress = complete(item.progress)
             if row.state == "Active" and not item.finished:
                 unfinished.append(item)
         if row.state != "Active":
@@ -62,15 +63,8 @@ class JobBook:
         return unfinished
 
     def _interrupted(self, item: Item) -> None:
-        now = self._clock.time()
-        self._ledger.note_attempt(
-            replace(
-                _attempt(item, item.row.started_at or now, now),
-                result="Interrupted",
-                reason="Restarted",
-                message="stokerd was stopped during the pull; it goes on where it was",
-            )
-        )
+        item.attempt_since = item.row.started_at or self._clock.time()
+        self._note(item, "Interrupted", "Restarted", "stokerd was stopped during the pull; it goes on where it was")
         item.job.change(item, phase="Waiting", reason="Resuming", message="stokerd was restarted")
         self._ledger.note_item(item)
 
@@ -106,9 +100,7 @@ class JobBook:
 
     def follow(self, job: Job) -> AsyncGenerator[api.Event, None]:
         """Yield the job, then its items as they change, then the job as it ended."""
-        if job.done.is_set():
-            return _once(api.JobEvent(job=views.job(job)))
-        return self._hub.follow(job.row.id, lambda: api.JobEvent(job=views.job(job)))
+        return self._hub.follow(job.row.id, lambda: api.JobEvent(job=views.job(job)), job.done.is_set)
 
     def settle(self, job: Job) -> None:
         """Close a job with its last item."""
@@ -123,33 +115,34 @@ class JobBook:
     def cancelled(self, item: Item) -> None:
         """An item was taken out of the queue on request."""
         now = self._clock.time()
-        if item.row.phase == "Pulling":
-            self._ledger.note_attempt(_attempt(item, item.row.started_at or now, now))
+        self._note(item, "Cancelled", "Cancelled")
         item.job.change(item, phase="Cancelled", reason="Cancelled", message="cancelled on request", finished_at=now)
         self._changed(item)
 
     # ------------------------------------------------------------------------------------------ scheduler.Listener
 
     def started(self, item: Item, pull: Pull) -> None:
+        now = self._clock.time()
+        item.attempt_since = now
         item.job.change(
             item,
             phase="Pulling",
             reason="Pulling",
             message="",
             hint="",
-            attempt=pull.attempt,
-            started_at=item.row.started_at or self._clock.time(),
+            attempt=item.row.attempt + 1,
+            started_at=item.row.started_at or now,
         )
-        if pull.progress.known:
-            item.progress = pull.progress
+        item.progress = advance(item.progress, pull.progress)
         self._changed(item)
 
     def progressed(self, item: Item, progress: PullProgress) -> None:
-        item.progress = progress
+        item.progress = advance(item.progress, progress)
         self._tell(item)
 
     def waits(self, item: Item, failure: Failure, delay: float) -> None:
         _log.info("attempt failed; it will be tried again", image=item.key, reason=failure.reason, why=failure.message)
+        self._note(item, "Failed", failure.reason, failure.message)
         item.next_attempt_at = self._clock.time() + delay
         item.job.change(item, phase="Waiting", reason=failure.reason, message=failure.message, hint=failure.hint)
         self._changed(item)
@@ -167,20 +160,23 @@ class JobBook:
 
     def succeeded(self, item: Item, outcome: Warm) -> None:
         pulled = outcome.pulled
+        reason = "Pulled" if pulled else "AlreadyPresent"
+        fetched = pulled.fetched if pulled else 0
+        self._note(item, "Succeeded", reason, digest=outcome.present.digest, pulled_bytes=fetched)
         message = "; ".join(part for part in (item.remark, pulled.remark if pulled else "") if part)
         if outcome.previous_digest:
             moved = f"the tag moved from {outcome.previous_digest} to {outcome.present.digest}"
             message = f"{moved}; {message}" if message else moved
-        item.progress = pulled.progress if pulled else complete(item.progress)
+        item.progress = advance(item.progress, pulled.progress) if pulled else complete(item.progress)
         item.job.change(
             item,
             phase="Succeeded",
-            reason="Moved" if outcome.previous_digest else "Pulled" if pulled else "AlreadyPresent",
+            reason="Moved" if outcome.previous_digest else reason,
             message=message,
             hint="",
             digest=outcome.present.digest,
             previous_digest=outcome.previous_digest,
-            pulled_bytes=pulled.fetched if pulled else 0,
+            pulled_bytes=fetched,
             finished_at=self._clock.time(),
         )
         if pulled:
@@ -190,6 +186,7 @@ class JobBook:
 
     def failed(self, item: Item, failure: Failure) -> None:
         _log.warning("image could not be warmed", image=item.key, reason=failure.reason, why=failure.message)
+        self._note(item, "Failed", failure.reason, failure.message)
         item.job.change(
             item,
             phase="Failed",
@@ -201,13 +198,27 @@ class JobBook:
         self._changed(item)
         self.settle(item.job)
 
-    def attempted(self, pull: Pull, started: float, outcome: Outcome | None) -> None:
-        now = self._clock.time()
-        self._metrics.attempted(outcome, now - started)
-        if outcome is None:
+    def attempted(self, started: float, outcome: Outcome | None) -> None:
+        self._metrics.attempted(outcome, self._clock.time() - started)
+
+    def _note(
+        self,
+        item: Item,
+        result: AttemptResult,
+        reason: str,
+        message: str = "",
+        *,
+        digest: str = "",
+        pulled_bytes: int = 0,
+    ) -> None:
+        """Write the attempt into the history that ends for *item* here; nothing when none was made for it."""
+        started, item.attempt_since = item.attempt_since, None
+        if started is None:
             return
-        for item in pull.items:
-            self._ledger.note_attempt(_with_outcome(_attempt(item, started, now), outcome))
+        row, now = item.row, self._clock.time()
+        self._ledger.note_attempt(
+            AttemptRow(row.reference, row.job, row.attempt, started, now, result, reason, message, digest, pulled_bytes)
+        )
 
     # ------------------------------------------------------------------------------------------ telling
 
@@ -222,25 +233,3 @@ class JobBook:
             item.row.position,
             lambda: api.ItemEvent(job=job.row.id, item=views.item(item), counts=views.counts(job)),
         )
-
-
-def _attempt(item: Item, started: float, now: float) -> AttemptRow:
-    row = item.row
-    return AttemptRow(row.reference, row.job, row.attempt, started, now, "Cancelled", "Cancelled", "", "", 0)
-
-
-def _with_outcome(row: AttemptRow, outcome: Outcome) -> AttemptRow:
-    if isinstance(outcome, Failure):
-        return replace(row, result="Failed", reason=outcome.reason, message=outcome.message)
-    pulled = outcome.pulled
-    return replace(
-        row,
-        result="Succeeded",
-        reason="Pulled" if pulled else "AlreadyPresent",
-        digest=outcome.present.digest,
-        pulled_bytes=pulled.fetched if pulled else 0,
-    )
-
-
-async def _once(event: api.Event) -> AsyncGenerator[api.Event, None]:
-    yield event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Hashable
 
 from stoker.objects.images import Event
@@ -11,15 +12,21 @@ Build = Callable[[], Event]
 
 
 class Feed:
-    """One reader's view. `put` replaces what waits under the same key; the event is built when it is read."""
+    """One reader's view. `put` replaces what waits under the same key; the event is built when it is read.
 
-    def __init__(self) -> None:
-        self._pending: dict[Hashable, Build] = {}
+    Of more than *limit* things that wait, the oldest are dropped.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._pending: OrderedDict[Hashable, Build] = OrderedDict()
         self._some = asyncio.Event()
         self._ended = False
 
     def put(self, key: Hashable, build: Build) -> None:
         self._pending[key] = build
+        if self._limit is not None and len(self._pending) > self._limit:
+            self._pending.popitem(last=False)
         self._some.set()
 
     def end(self) -> None:
@@ -31,8 +38,7 @@ class Feed:
         while True:
             await self._some.wait()
             while self._pending:
-                key = next(iter(self._pending))
-                yield self._pending.pop(key)()
+                yield self._pending.popitem(last=False)[1]()
             if self._ended:
                 return
             self._some.clear()
@@ -49,8 +55,11 @@ class Hub:
         self._node: set[Feed] = set()
         self._serial = 0
 
-    async def follow(self, job: str, first: Build) -> AsyncGenerator[Event, None]:
-        """Yield *first*, then what `tell_job` says of *job*, until `end_job`."""
+    async def follow(self, job: str, first: Build, ended: Callable[[], bool]) -> AsyncGenerator[Event, None]:
+        """Yield *first*, then what `tell_job` says of *job*, until `end_job`; *first* alone when it ended before."""
+        if ended():
+            yield first()
+            return
         feed = Feed()
         self._jobs.setdefault(job, set()).add(feed)
         try:
@@ -65,7 +74,7 @@ class Hub:
 
     async def watch(self) -> AsyncGenerator[Event, None]:
         """Yield everything that is told, from now on."""
-        feed = Feed()
+        feed = Feed(self.MAX_WATCHED)
         self._node.add(feed)
         try:
             async for event in feed.read():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from stokerd.images.progress import PullProgress
 from stokerd.journal.rows import ItemRow, JobRow, JobState, Phase
@@ -17,9 +19,24 @@ FINAL: frozenset[Phase] = frozenset({"Succeeded", "Failed", "Cancelled"})
 
 
 class Item:
-    """One image of a job. ``pulling_since`` and ``pulled_for`` clock its deadline: waiting does not count."""
+    """One image of a job. ``pulling_since`` and ``pulled_for`` clock its deadline: waiting does not count.
 
-    __slots__ = ("job", "next_attempt_at", "progress", "pulled_for", "pulling_since", "reference", "remark", "row")
+    ``attempt_since`` is when the attempt that runs for it began (seconds since the epoch), None while none does;
+    ``failed`` counts those that count against the attempts of its job.
+    """
+
+    __slots__ = (
+        "attempt_since",
+        "failed",
+        "job",
+        "next_attempt_at",
+        "progress",
+        "pulled_for",
+        "pulling_since",
+        "reference",
+        "remark",
+        "row",
+    )
 
     def __init__(self, job: Job, row: ItemRow, reference: Reference) -> None:
         self.job = job
@@ -28,6 +45,8 @@ class Item:
         self.progress = PullProgress()
         self.pulling_since: float | None = None
         self.pulled_for = 0.0
+        self.attempt_since: float | None = None
+        self.failed = 0
         self.next_attempt_at: float | None = None
         self.remark = ""
 
@@ -39,6 +58,16 @@ class Item:
     def key(self) -> str:
         """What is pulled: items of one key share one pull."""
         return self.reference.pull_spec
+
+    @property
+    def always(self) -> bool:
+        """The registry has to be asked, even if the image is there."""
+        return self.job.row.policy == "Always"
+
+    @property
+    def lost_auths(self) -> bool:
+        """Credentials came with the request, but a restart of the daemon has forgotten them."""
+        return self.job.row.had_auths and not self.job.auths
 
     def remaining(self, now: float) -> float | None:
         """Return how many seconds of pulling are left, None without a deadline."""
@@ -97,22 +126,53 @@ class Job:
 class Pull:
     """One image being pulled, or waiting to be, for all the items that want it.
 
-    ``task`` is the running attempt; a pull that nobody wants any more is ``closing`` until its remains are gone.
+    ``running``: an attempt is made, or what follows from it is seen to; ``task`` is the attempt itself, ``taking``
+    those whom it is made for. ``closing``: nobody wants the image any more, and what attempts left is being removed.
+    ``failed`` counts attempts in a row, for the pauses between them.
     """
 
     key: str
     reference: Reference
     sequence: int
-    items: list[Item] = field(default_factory=list)
+    state: Literal["waiting", "running", "closing"] = "waiting"
+    items: dict[Item, None] = field(default_factory=dict)
+    taking: dict[Item, None] = field(default_factory=dict)
+    traces: bool = False
+    """Attempts, of this run or of an earlier one, may have left something in the runtime."""
     attempt: int = 0
     failed: int = 0
     not_before: float = 0.0
-    running: bool = False
-    closing: bool = False
     task: asyncio.Task[Any] | None = None
+    asked: bool = False
+    """The attempt has come to its answer, or to the registry: it is too late for requests that want that asked."""
+    offered: frozenset[Credential] = frozenset()
+    """Credentials of requests that the attempt goes with."""
     progress: PullProgress = field(default_factory=PullProgress)
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is left of the pull, or when somebody wants it again."""
     joined: asyncio.Event = field(default_factory=asyncio.Event)
+    _priorities: Counter[int] = field(default_factory=Counter)
+
+    def add(self, item: Item) -> None:
+        if not self.items:
+            self.gone.set()
+            self.gone = asyncio.Event()
+        self.items[item] = None
+        self._priorities[item.job.row.priority] += 1
+
+    def remove(self, item: Item) -> None:
+        del self.items[item]
+        self.taking.pop(item, None)
+        priority = item.job.row.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
+
+    def admits(self, item: Item) -> bool:
+        """Say whether the running attempt can still be one for *item*, too."""
+        if self.task is None or self.task.done() or self.task.cancelling():
+            return False
+        return not (item.always and self.asked)
 
     @property
     def registry(self) -> str:
@@ -120,20 +180,15 @@ class Pull:
 
     @property
     def priority(self) -> int:
-        return max((item.job.row.priority for item in self.items), default=0)
+        return max(self._priorities, default=0)
 
     @property
     def always(self) -> bool:
-        return any(item.job.row.policy == "Always" for item in self.items)
+        return any(item.always for item in self.items)
 
     @property
     def auths(self) -> tuple[Credential, ...]:
         return tuple(dict.fromkeys(auth for item in self.items for auth in item.job.auths))
-
-    @property
-    def lost_auths(self) -> bool:
-        """Credentials came with a request, but a restart of the daemon has forgotten them."""
-        return any(item.job.row.had_auths and not item.job.auths for item in self.items)
 
 
 def unique(images: Iterable[tuple[str, Reference]]) -> list[tuple[str, Reference]]:

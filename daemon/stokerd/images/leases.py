@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
+from stokerd.registry.references import InvalidReference, Reference, parse_reference
 from stokerd.runtime.types import GC_EXPIRE_LABEL, Lease
 
 DAEMON_LABEL = "stoker.dev/daemon"
@@ -34,6 +35,19 @@ def lease_labels(daemon: str, image: str, now: datetime) -> dict[str, str]:
         IMAGE_LABEL: image[: _LABEL_LIMIT - len(IMAGE_LABEL)],
         GC_EXPIRE_LABEL: expires,
     }
+
+
+def leased(leases: Iterable[Lease], daemon: str) -> dict[str, Reference]:
+    """Return the images that this daemon's pull leases are for, by the leases' ids."""
+    found: dict[str, Reference] = {}
+    for lease in leases:
+        try:
+            reference = parse_reference(lease.labels.get(IMAGE_LABEL, ""))
+        except InvalidReference:
+            continue
+        if lease.labels.get(DAEMON_LABEL) == daemon and lease.id == lease_id(daemon, reference.pull_spec):
+            found[lease.id] = reference
+    return found
 
 
 def orphaned(leases: Iterable[Lease], daemon: str, wanted: Collection[str]) -> tuple[str, ...]:

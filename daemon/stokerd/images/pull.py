@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from stokerd.errors import RuntimeAlreadyExists, StokerError
 from stokerd.images import leases
@@ -124,14 +125,16 @@ class Puller:
                 await self._runtime.images.delete(other.name, sync=False)
 
     async def _lease(self, name: str) -> Lease:
+        """Make the lease, or go on with the one that an earlier attempt left."""
         wanted = leases.lease_id(self._daemon, name)
-        try:
-            return await self._runtime.leases.create(wanted, leases.lease_labels(self._daemon, name, datetime.now(UTC)))
-        except RuntimeAlreadyExists:
-            lease = await self._find_lease(wanted)
-            if lease is None:
-                raise
-            return lease
+        while True:
+            try:
+                labels = leases.lease_labels(self._daemon, name, datetime.now(UTC))
+                return await self._runtime.leases.create(wanted, labels)
+            except RuntimeAlreadyExists:
+                lease = await self._find_lease(wanted)
+                if lease is not None:  # else it has come to its end between the two calls
+                    return lease
 
     async def _find_lease(self, wanted: str) -> Lease | None:
         return next((lease for lease in await self._runtime.leases.list() if lease.id == wanted), None)
@@ -152,7 +155,8 @@ class Puller:
             tried.append(credential.source if credential else "anonymous")
             refused = failure if refused is None or credential else refused
         assert refused is not None
-        return no_credential_left(refused, order.name, order.reference.host, tuple(tried))
+        failure = no_credential_left(refused, order.name, order.reference.host, tuple(tried))
+        return replace(failure, auth=True)  # others may know a credential that this attempt did not
 
     async def _watched_pull(
         self, order: PullOrder, lease: Lease, credential: Credential | None

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Protocol
 
 import structlog
 
-from stokerd.images.leases import lease_id, orphaned
+from stokerd.images.jobs import Pull
+from stokerd.images.leases import leased, orphaned
+from stokerd.registry.references import Reference
 from stokerd.runtime.protocol import Runtime
 
 _log = structlog.get_logger("images")
 
 
-async def drop_orphans(runtime: Runtime, daemon: str, wanted: Collection[str]) -> int:
-    """Delete those of our pull leases whose image (*wanted*: pull specs) nobody wants, with all that they hold.
+class Cleaner(Protocol):
+    """What is needed of `scheduler.Scheduler`, which knows what is wanted at every moment."""
 
-    Returns how many there were. Leases of others, kubelet's pulls among them, are left alone.
+    def found(self, reference: Reference) -> Pull | None: ...
+
+
+async def drop_orphans(runtime: Runtime, daemon: str, cleaner: Cleaner) -> int:
+    """Delete those of our pull leases whose image nobody wants, with all that they hold.
+
+    Returns how many there were. Leases of others, kubelet's pulls among them, are left alone. Between the look at the
+    leases and their end, somebody may come who wants the image: so it is the scheduler that removes them.
     """
     leases = await runtime.leases.list()
-    gone = orphaned(leases, daemon, {lease_id(daemon, image) for image in wanted})
-    for identity in gone:
+    images = leased(leases, daemon)
+    found = [cleaner.found(reference) for reference in images.values()]
+    gone = [pull.gone for pull in found if pull is not None]
+    nameless = orphaned(leases, daemon, images)
+    for identity in nameless:
         await runtime.leases.delete(identity, sync=True)
-    if gone:
-        _log.info("removed what broken pulls left", leases=len(gone))
-    return len(gone)
+    for event in gone:
+        await event.wait()
+    if gone or nameless:
+        _log.info("removed what broken pulls left", leases=len(gone) + len(nameless))
+    return len(gone) + len(nameless)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,11 +15,13 @@ from stokerd.errors import RuntimeFailure, StokerError
 from stokerd.images.clock import Clock
 from stokerd.images.failures import Failure, classify
 from stokerd.images.jobs import Item, Pull
+from stokerd.images.line import Line
 from stokerd.images.presence import Presence, Present
-from stokerd.images.progress import PullProgress
+from stokerd.images.progress import PullProgress, advance
 from stokerd.images.pull import Pulled, Puller, PullOrder
-from stokerd.images.queue import Hold, Limits, Room, Waiting, decide, why
+from stokerd.images.queue import Decision, Hold, Limits, Room, Waiting, decide, why
 from stokerd.images.retry import Backoff, registry_rest
+from stokerd.registry.references import Reference
 from stokerd.runtime.protocol import Runtime
 
 _log = structlog.get_logger("images")
@@ -48,7 +51,7 @@ class Listener(Protocol):
     async def warmed(self, item: Item) -> None: ...
     def succeeded(self, item: Item, outcome: Warm) -> None: ...
     def failed(self, item: Item, failure: Failure) -> None: ...
-    def attempted(self, pull: Pull, started: float, outcome: Outcome | None) -> None: ...
+    def attempted(self, started: float, outcome: Outcome | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,9 @@ class Scheduler:
         self._pressure = pressure
         self._listener = listener
         self._pulls: dict[str, Pull] = {}
+        self._line = Line()
+        self._running: set[Pull] = set()
+        self._left: list[Pull] = []
         self._resting: dict[str, float] = {}
         self._strikes: dict[str, int] = {}
         self._sequence = 0
@@ -93,52 +99,83 @@ class Scheduler:
 
     def want(self, item: Item) -> None:
         """Put an item in the queue, or join the pull that is there for the same image."""
-        pull = self._pulls.get(item.key)
-        if pull is None:
-            self._sequence += 1
-            pull = self._pulls[item.key] = Pull(item.key, item.reference, self._sequence)
-        pull.items.append(item)
-        if pull.running and not pull.closing:
+        pull = self._pulls.get(item.key) or self._new(item.reference)
+        pull.add(item)
+        if pull.state == "waiting":
+            self._line.put(self._waiting(pull))
+        elif pull.admits(item):
             self._enter(item, pull)
-            pull.joined.set()
+        pull.joined.set()
         self._changed.set()
 
     def drop(self, item: Item) -> Pull | None:
-        """Take an item out. A pull that nobody wants any more is broken off; wait for its ``idle``."""
+        """Take an item out. A pull that nobody wants any more is broken off and returned: wait until it is ``gone``."""
         pull = self._pulls.get(item.key)
         if pull is None or item not in pull.items:
             return None
-        pull.items.remove(item)
+        pull.remove(item)
         item.stop_clock(self._clock.monotonic())
-        if pull.items:
-            return None
-        if pull.running:
-            if pull.task is not None:
-                pull.task.cancel()
-        elif pull.attempt == 0:
-            self._remove(pull)
+        if pull.task is not None and not pull.taking and not pull.task.cancelling():
+            pull.task.cancel()
+        elif pull.state == "waiting":
+            self._leave(pull)
+        self._changed.set()
+        return None if pull.items else pull
+
+    def abandoned(self, key: str) -> Pull | None:
+        """Return the pull that nobody wants any more, but that has left something that is still being removed."""
+        pull = self._pulls.get(key)
+        return None if pull is None or pull.items else pull
+
+    def found(self, reference: Reference) -> Pull | None:
+        """Take note that an earlier run has left something of an image. When nobody wants it, it is removed: wait for
+        the pull that is returned to be ``gone``.
+        """
+        pull = self._pulls.get(reference.pull_spec)
+        if pull is not None:
+            pull.traces = True
+            return None if pull.items else pull
+        pull = self._new(reference)
+        pull.traces = True
+        self._left.append(pull)
         self._changed.set()
         return pull
 
     @property
-    def keys(self) -> frozenset[str]:
-        """What is pulled or waits to be."""
-        return frozenset(self._pulls)
+    def keys(self) -> Collection[str]:
+        """What is pulled or waits to be, as of the moment it is looked at."""
+        return self._pulls.keys()
 
     @property
     def running(self) -> int:
-        return sum(pull.running for pull in self._pulls.values())
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
-        return len(self._pulls) - self.running
+        return len(self._line)
 
     def hold(self, key: str) -> Hold:
         """Say what a pull waits for, as of the last decision; empty when it runs or is unknown."""
         pull = self._pulls.get(key)
-        if pull is None or pull.running:
+        if pull is None or pull.state != "waiting":
             return ""
         return why(self._waiting(pull), self._policy.limits, self._room, self._clock.monotonic())
+
+    def _new(self, reference: Reference) -> Pull:
+        self._sequence += 1
+        pull = self._pulls[reference.pull_spec] = Pull(reference.pull_spec, reference, self._sequence)
+        return pull
+
+    def _leave(self, pull: Pull) -> None:
+        """See to a waiting pull that an item has left."""
+        if pull.items:
+            self._line.put(self._waiting(pull))
+            return
+        self._line.take(pull.key)
+        if pull.traces:
+            self._left.append(pull)
+        else:
+            self._remove(pull)
 
     @staticmethod
     def _waiting(pull: Pull) -> Waiting:
@@ -151,6 +188,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
+                self._clean_up(group)
                 wake_at = await self._start_due(group)
                 timeout = None if wake_at is None else max(wake_at - self._clock.monotonic(), 0.0)
                 try:
@@ -159,32 +197,34 @@ class Scheduler:
                 except TimeoutError:
                     continue
 
+    def _clean_up(self, group: asyncio.TaskGroup) -> None:
+        left, self._left = self._left, []
+        for pull in left:
+            if pull.state == "waiting" and not pull.items and self._pulls.get(pull.key) is pull:
+                pull.state = "closing"
+                group.create_task(self._close(pull), name=f"clean up {pull.key}")
+
     async def _start_due(self, group: asyncio.TaskGroup) -> float | None:
-        for pull in [entry for entry in self._pulls.values() if not entry.items and not entry.running]:
-            pull.running = pull.closing = True
-            group.create_task(self._close(pull), name=f"clean up {pull.key}")
-        if self.waiting == 0:
-            return None
+        decision = self._decide(pressed=False)
+        if not decision.start:
+            return decision.wake_at
         pressed = await self._under_pressure()
-        now = self._clock.monotonic()
-        self._room = Room(
-            Counter(pull.registry for pull in self._pulls.values() if pull.running and not pull.closing),
-            self._resting,
-            pressure=pressed,
-            runtime_ready=self._runtime.ready,
-        )
-        waiting = (self._waiting(pull) for pull in self._pulls.values() if not pull.running)
-        decision = decide(waiting, self._policy.limits, self._room, now)
+        decision = self._decide(pressed=pressed)
         for key in decision.start:
             pull = self._pulls[key]
-            if pull.items:  # it may have been dropped while the pressure was read
-                pull.running = True
-                group.create_task(self._work(pull), name=f"warm {key}")
-        wake_at = decision.wake_at
-        if pressed:
-            again = now + self._policy.pressure_interval
-            wake_at = again if wake_at is None else min(wake_at, again)
-        return wake_at
+            self._line.take(key)
+            pull.state = "running"
+            self._running.add(pull)
+            group.create_task(self._work(pull), name=f"warm {key}")
+        return self._clock.monotonic() + self._policy.pressure_interval if pressed else decision.wake_at
+
+    def _decide(self, *, pressed: bool) -> Decision:
+        running = Counter(pull.registry for pull in self._running)
+        self._room = Room(running, self._resting, pressure=pressed, runtime_ready=self._runtime.ready)
+        limits, now = self._policy.limits, self._clock.monotonic()
+        if len(self._running) >= limits.node:
+            return Decision()
+        return decide(self._line.foremost(min(limits.registry, limits.node), now), limits, self._room, now)
 
     async def _under_pressure(self) -> bool:
         if self._policy.pressure_limit >= 100:
@@ -196,39 +236,37 @@ class Scheduler:
 
     async def _work(self, pull: Pull) -> None:
         """Make one attempt for all who want the image, and settle what follows from it."""
-        pull.attempt += 1
-        started = self._clock.time()
-        for item in pull.items:
-            self._enter(item, pull)
-        outcome = await self._attempt(pull)
-        now = self._clock.monotonic()
-        for item in pull.items:
-            item.stop_clock(now)
-        self._listener.attempted(pull, started, outcome)
-        if isinstance(outcome, Warm):
-            self._strikes.pop(pull.registry, None)
-            while pull.items:  # more may join, or leave, while one is seen to
-                item = pull.items[0]
-                await self._listener.warmed(item)
-                if item in pull.items:
-                    pull.items.remove(item)
-                    self._listener.succeeded(item, outcome)
-        elif outcome is not None:
-            self._settle_failure(pull, outcome)
-        if isinstance(outcome, Warm) and not pull.items:
-            self._remove(pull)
-        elif not pull.items:
+        outcome: Outcome | None = None
+        try:
+            if pull.items:  # they may have gone before this has begun
+                outcome = await self._attempt(pull)
+                await self._settle(pull, outcome)
+        finally:
+            self._running.discard(pull)
+        if pull.items:
+            self._wait_again(pull)
+        elif pull.traces:
             await self._close(pull)
         else:
-            pull.running = False
+            self._remove(pull)
         self._changed.set()
 
+    def _wait_again(self, pull: Pull) -> None:
+        pull.state = "waiting"
+        self._line.put(self._waiting(pull))
+
     def _enter(self, item: Item, pull: Pull) -> None:
+        pull.taking[item] = None
         item.pulling_since = self._clock.monotonic()
         self._listener.started(item, pull)
 
     async def _attempt(self, pull: Pull) -> Outcome | None:
         """Return what came of it; None when nobody wanted it to the end."""
+        pull.attempt += 1
+        pull.asked, pull.offered, pull.traces = False, frozenset(), True
+        started = self._clock.time()
+        for item in pull.items:
+            self._enter(item, pull)
         async with asyncio.TaskGroup() as group:
             pull.task = group.create_task(self._try(pull), name=f"attempt {pull.key}")
             deadlines = group.create_task(self._enforce_deadlines(pull), name=f"deadlines {pull.key}")
@@ -237,17 +275,21 @@ class Scheduler:
             finally:
                 deadlines.cancel()
         task, pull.task = pull.task, None
-        return None if task.cancelled() else task.result()
+        outcome = None if task.cancelled() else task.result()
+        self._listener.attempted(started, outcome)
+        return outcome
 
     async def _try(self, pull: Pull) -> Outcome:
         try:
             before = await self._runtime.images.get(pull.key)
-            if not pull.always:
-                present = await self._presence.find(pull.reference)
-                if present is not None:
-                    # An earlier run may have been killed between the end of its pull and the end of its lease.
-                    await self._puller.release(pull.key)
-                    return Warm(present, None)
+            present = None if pull.always else await self._presence.find(pull.reference)
+            if present is not None and not pull.always:  # one that wants the registry asked may have joined
+                pull.asked = True
+                # An earlier run may have been killed between the end of its pull and the end of its lease.
+                await self._puller.release(pull.key)
+                return Warm(present, None)
+            pull.asked = True
+            pull.offered = frozenset(pull.auths)
             order = PullOrder(pull.reference, pull.auths, lambda progress: self._report(pull, progress))
             outcome = await self._puller.attempt(order)
         except StokerError as error:
@@ -261,16 +303,17 @@ class Scheduler:
         return Warm(outcome.present, outcome, before.target.digest if before is not None and moved else "")
 
     def _report(self, pull: Pull, progress: PullProgress) -> None:
-        pull.progress = progress
-        for item in pull.items:
-            self._listener.progressed(item, progress)
+        """Pass progress on. Each attempt begins to look anew, but what is shown goes on from where it was."""
+        pull.progress = advance(pull.progress, progress)
+        for item in pull.taking:
+            self._listener.progressed(item, pull.progress)
 
     async def _enforce_deadlines(self, pull: Pull) -> None:
         """Fail items whose pulling took too long; the last one takes the attempt with it."""
         while True:
             pull.joined.clear()
             now = self._clock.monotonic()
-            left = {item: left for item in pull.items if (left := item.remaining(now)) is not None}
+            left = {item: left for item in pull.taking if (left := item.remaining(now)) is not None}
             for item in [item for item, seconds in left.items() if seconds <= 0]:
                 limit = item.job.row.timeout or 0.0
                 self.drop(item)
@@ -282,57 +325,103 @@ class Scheduler:
             except TimeoutError:
                 continue
 
+    # ------------------------------------------------------------------------------------------ what follows
+
+    async def _settle(self, pull: Pull, outcome: Outcome | None) -> None:
+        now = self._clock.monotonic()
+        for item in pull.taking:
+            item.stop_clock(now)
+        if isinstance(outcome, Warm):
+            await self._settle_success(pull, outcome)
+        elif outcome is not None:
+            self._settle_failure(pull, outcome)
+        pull.taking.clear()
+
+    async def _settle_success(self, pull: Pull, outcome: Warm) -> None:
+        """Tell all whom the image satisfies; those who came too late with Always stay, for an attempt of their own."""
+        pull.failed, pull.not_before, pull.traces = 0, 0.0, False
+        if outcome.pulled is not None:
+            self._strikes.pop(pull.registry, None)
+        while satisfied := [item for item in pull.items if item in pull.taking or not item.always]:
+            for item in satisfied:  # more may join, or leave, while one is seen to
+                if item in pull.items:
+                    await self._listener.warmed(item)
+                if item in pull.items:
+                    taken = item in pull.taking
+                    pull.remove(item)
+                    self._listener.succeeded(item, outcome if taken else Warm(outcome.present, None))
+
     def _settle_failure(self, pull: Pull, failure: Failure) -> None:
         """Decide, item by item, between another attempt and the end."""
         delay = _RUNTIME_PAUSE
-        if failure.reason != "RuntimeUnavailable":  # containerd's absence is nobody's failed attempt
+        counts = failure.reason != "RuntimeUnavailable"  # containerd's absence is nobody's failed attempt
+        if counts:
             pull.failed += 1
             delay = self._policy.backoff.delay(pull.failed, self._clock.draw())
         if failure.rate_limited:
-            self._rest(pull.registry)
-        final = failure if not pull.lost_auths or not failure.auth else _lost_auths(failure)
-        for item in list(pull.items):
-            if failure.retryable and pull.failed < item.job.row.attempts:
+            delay = max(delay, self._rest(pull.registry))
+        if failure.auth and any(self._untried(item, pull) for item in pull.taking):
+            delay = 0.0
+        for item in list(pull.taking):
+            if self._untried(item, pull) and failure.auth:
+                self._listener.waits(item, failure, delay)
+                continue
+            item.failed += counts
+            if failure.retryable and (not counts or item.failed < item.job.row.attempts):
                 self._listener.waits(item, failure, delay)
             else:
-                pull.items.remove(item)
-                self._listener.failed(item, final)
+                pull.remove(item)
+                self._listener.failed(item, _lost_auths(failure) if failure.auth and item.lost_auths else failure)
         pull.not_before = self._clock.monotonic() + delay
 
-    def _rest(self, registry: str) -> None:
+    @staticmethod
+    def _untried(item: Item, pull: Pull) -> bool:
+        """Say whether an item that joined brought credentials that the attempt did not go with."""
+        return not pull.offered.issuperset(item.job.auths)
+
+    def _rest(self, registry: str) -> float:
         strikes = self._strikes[registry] = self._strikes.get(registry, 0) + 1
         seconds = registry_rest(strikes, None, self._policy.backoff, self._clock.draw())
         self._resting[registry] = self._clock.monotonic() + seconds
         _log.warning("registry limits the rate; it rests", registry=registry, seconds=round(seconds, 1))
+        return seconds
 
     # ------------------------------------------------------------------------------------------ the end
 
     async def _close(self, pull: Pull) -> None:
         """Remove what a pull left that nobody wants any more. Should somebody want it meanwhile, it starts afresh."""
-        pull.closing = True
+        pull.state = "closing"
         while True:
             try:
                 await self._puller.discard(pull.reference)
+                pull.traces = False
                 break
             except RuntimeFailure as error:
-                if not self._runtime.ready:
-                    break  # once containerd is back, all leases are gone through
+                if pull.items or not self._runtime.ready:
+                    break  # it goes on with what is there; or once containerd is back, all leases are gone through
                 _log.warning("cannot clean up yet", image=pull.key, why=error.message)
-                await asyncio.sleep(_CLEANUP_RETRY)
-        pull.closing = pull.running = False
+            await self._pause(pull)
         if pull.items:
             pull.attempt = pull.failed = 0
             pull.not_before = 0.0
             pull.progress = PullProgress()
-            self._changed.set()
+            self._wait_again(pull)
         else:
             self._remove(pull)
+        self._changed.set()
+
+    @staticmethod
+    async def _pause(pull: Pull) -> None:
+        """Wait before the next try at cleaning up, but not when somebody wants the image."""
+        pull.joined.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLEANUP_RETRY):
+                await pull.joined.wait()
 
     def _remove(self, pull: Pull) -> None:
         if self._pulls.get(pull.key) is pull:
             del self._pulls[pull.key]
-        pull.running = pull.closing = False
-        pull.idle.set()
+        pull.gone.set()
 
 
 def _deadline(name: str, seconds: float) -> Failure:

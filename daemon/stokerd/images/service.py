@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
 from stoker.objects import images as api
-from stokerd.errors import InvalidInput, LimitExceeded, RuntimeFailure, RuntimeUnavailable, StokerError
+from stokerd.errors import InvalidInput, JournalError, LimitExceeded, RuntimeFailure, RuntimeUnavailable, StokerError
 from stokerd.images import views
 from stokerd.images.book import JobBook
 from stokerd.images.budget import DiskBudget
 from stokerd.images.clock import Clock
 from stokerd.images.feed import Hub
-from stokerd.images.jobs import Job, Pull, unique
+from stokerd.images.jobs import Job, unique
 from stokerd.images.ledger import Ledger
 from stokerd.images.metrics import ImageMetrics
 from stokerd.images.planning import Planner
@@ -36,12 +37,15 @@ from stokerd.runtime.protocol import Runtime
 from stokerd.settings import ImageSettings
 
 _log = structlog.get_logger("images")
+_T = TypeVar("_T")
 # `list` is a method of the service, and hides the type inside its class.
 _Keeps = list[api.KeepStatus]
 _Attempts = list[api.Attempt]
 _CHECKED_AT_ONCE = 64
 """Up to so many images are looked up before a warm request is answered, so that what is warm is answered as such."""
 _TTL_INTERVAL = 60.0
+_RECONCILE_RETRY = 5.0
+_RUNTIME_PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ class ImageService:
         self._scheduler = Scheduler(
             parts.runtime, parts.puller, parts.presence, _policy(settings), parts.clock, parts.pressure, self._book
         )
+        parts.metrics.running.set_function(lambda: self._scheduler.running)
+        parts.metrics.waiting.set_function(lambda: self._scheduler.waiting)
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -120,12 +126,14 @@ class ImageService:
             await self._parts.runtime.wait_ready()
             ready.clear()
             try:
-                await drop_orphans(self._parts.runtime, self._parts.daemon, self._scheduler.keys)
-            except RuntimeUnavailable:
-                continue
+                await drop_orphans(self._parts.runtime, self._parts.daemon, self._scheduler)
             except RuntimeFailure as error:
-                _log.warning("leases could not be gone through; trying again", why=error.message)
-                await asyncio.sleep(5.0)
+                gone = isinstance(error, RuntimeUnavailable)  # the connection's supervision will notice, too
+                if not gone:
+                    _log.warning("leases could not be gone through; trying again", why=error.message)
+                await asyncio.sleep(_RECONCILE_RETRY if not gone else _RUNTIME_PAUSE)
+                continue
+            if ready.is_set():  # containerd went, or came, meanwhile
                 continue
             self._reconciled.set()
             self._tender.poke()
@@ -233,10 +241,10 @@ class ImageService:
         except RuntimeFailure:
             return  # the queue will see to it
         for item, present in zip(job.items, found, strict=True):
-            if present is not None:
-                outcome = Warm(present, None)
+            if present is not None and not item.finished:  # it may be cancelled while it is looked at, or pinned
                 await self._book.warmed(item)
-                self._book.succeeded(item, outcome)
+            if present is not None and not item.finished:
+                self._book.succeeded(item, Warm(present, None))
 
     async def _rewarm(self, keep: KeepRow) -> None:
         """Warm a kept image again, as a job of its own that people can see."""
@@ -267,16 +275,20 @@ class ImageService:
     async def cancel(self, job_id: str) -> api.JobStatus:
         """Cancel what of a job is not finished. Returns once pulls that nobody else wants have left nothing behind."""
         job = self._book.find(job_id)
-        pulls: list[Pull] = []
+        gone: list[asyncio.Event] = []
         for item in job.items:
-            if item.finished:
+            if item.row.phase == "Cancelled":  # by another call, which may still wait
+                pull = self._scheduler.abandoned(item.key)
+            elif item.finished:
                 continue
-            pull = self._scheduler.drop(item)
+            else:
+                pull = self._scheduler.drop(item)
+                self._book.cancelled(item)
             if pull is not None:
-                pulls.append(pull)
-            self._book.cancelled(item)
+                gone.append(pull.gone)
         self._book.settle(job)
-        await asyncio.gather(*(pull.idle.wait() for pull in pulls))
+        for event in gone:
+            await event.wait()
         return views.job(job)
 
     def follow(self, job_id: str) -> AsyncGenerator[api.Event, None]:
@@ -296,12 +308,13 @@ class ImageService:
 
     async def list(self) -> list[api.ImageStatus]:
         """Return the images on the node, by their first name."""
-        pins, keeps = self._tender.pinned, self._tender.kept
-        last = await self._parts.journal.last_warmed()
+        last = await self._last_warmed()
+        pins = _by_name(self._tender.pinned)
+        keeps = _by_name(self._tender.kept)
         found = []
         for image in await self._parts.runtime.cri.list():
             names = [*image.repo_tags, *image.repo_digests]
-            expiries = [pins[name].expires_at for name in names if name in pins]
+            expiries = [pin.expires_at for name in names for pin in pins.get(name, ())]
             found.append(
                 api.ImageStatus(
                     id=image.id,
@@ -309,12 +322,21 @@ class ImageService:
                     digests=list(image.repo_digests),
                     size=image.size,
                     pinned=image.pinned,
-                    pin_expires_at=views.time_of(max((when for when in expiries if when), default=None)),
+                    pin_expires_at=views.time_of(_latest(expiries)),
                     kept=any(name in keeps for name in names),
                     last_warmed_at=views.time_of(max((last[name] for name in names if name in last), default=None)),
                 )
             )
         return sorted(found, key=lambda image: (image.references or image.digests or [image.id])[0])
+
+    async def _last_warmed(self) -> dict[str, float]:
+        """Return when images were last warmed, by the runtime's names; nothing when the journal cannot be read."""
+        try:
+            rows = await self._parts.journal.last_warmed()
+        except JournalError as error:
+            _log.warning("the journal cannot be read", why=error.message)
+            return {}
+        return {name: max(times) for name, times in _by_name(rows).items()}
 
     async def remove(self, image: str, *, force: bool = False) -> api.RemoveResult:
         """Remove an image; Conflict when it is pinned, kept or used and *force* is not given."""
@@ -342,6 +364,21 @@ class ImageService:
         await self._ledger.flush()
         name = str(parse_reference(image)) if image else None
         return [views.attempt(row) for row in await self._parts.journal.attempts(name, limit=limit)]
+
+
+def _by_name(rows: Mapping[str, _T]) -> dict[str, list[_T]]:
+    """Sort what is filed under references by the names under which the runtime knows images."""
+    found: dict[str, list[_T]] = {}
+    for name, row in rows.items():
+        spec = parse_reference(name).pull_spec if "@" in name else name  # a tag beside a digest is not in it
+        found.setdefault(spec, []).append(row)
+    return found
+
+
+def _latest(expiries: Collection[float | None]) -> float | None:
+    """Return when the last of some pins ends; None when one has no end."""
+    ends = [when for when in expiries if when is not None]
+    return max(ends, default=None) if len(ends) == len(expiries) else None
 
 
 def _policy(settings: ImageSettings) -> Policy:
