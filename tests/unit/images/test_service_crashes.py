@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from stokerd.runtime.memory import MemoryOptions
 from stokerd.runtime.memory_artifacts import Layer
 from stokerd.runtime.memory_faults import Hold
 from tests.unit.images.node import MIB, Node, full
-from tests.unit.images.virtual import run_virtual, virtual_loop
+from tests.unit.images.virtual import at_every_step, virtual_loop
 
 Scenario = Callable[[Node], Awaitable[None]]
 Disturb = Callable[[Node, "asyncio.Task[None]"], Awaitable[None]]
@@ -206,12 +205,4 @@ def check_history(job: JobStatus, history: list[Attempt], *, lost: int = 0) -> N
 @pytest.mark.parametrize("disturb", DISTURBANCES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_at_every_step(tmp_path: Path, scenario: Scenario, disturb: Disturb) -> None:
-    for step in itertools.count(1):
-        try:
-            early = run_virtual(disturbed(tmp_path / str(step), scenario, disturb, step))
-        except BaseException as error:
-            error.add_note(f"at step {step}")
-            raise
-        if not early:
-            assert step > 10
-            break
+    at_every_step(lambda step: disturbed(tmp_path / str(step), scenario, disturb, step))

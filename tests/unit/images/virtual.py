@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
@@ -54,14 +55,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.steps = 0
         self.stepped = False
         self.problems: list[dict[str, Any]] = []
-        self._due: dict[int, list[Callable[[], None]]] = {}
+        self._due: dict[int, list[Callable[[], object]]] = {}
         super().__init__(_Selector(self))
         self.set_exception_handler(lambda _loop, context: self.problems.append(context))
 
     def time(self) -> float:
         return self.now
 
-    def at_step(self, steps: int, call: Callable[[], None]) -> None:
+    def at_step(self, steps: int, call: Callable[[], object]) -> None:
         self._due.setdefault(self.steps + steps, []).append(call)
 
     def step(self) -> None:
@@ -91,6 +92,22 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         run_virtual(test(*args, **kwargs))
 
     return run
+
+
+def at_every_step(run: Callable[[int], Coroutine[Any, Any, bool]], *, least: int = 10) -> None:
+    """Run something that is disturbed at its first step, its second, and so on; it says when it ended undisturbed.
+
+    Each run takes the same steps up to there, so this covers every moment at which anything can happen at all.
+    """
+    for step in itertools.count(1):
+        try:
+            disturbed = run_virtual(run(step))
+        except BaseException as error:
+            error.add_note(f"disturbed at step {step}")
+            raise
+        if not disturbed:
+            assert step > least
+            return
 
 
 def run_virtual(work: Coroutine[Any, Any, T]) -> T:
