@@ -10,6 +10,7 @@ import pytest
 
 from stoker.objects.images import InlineAuth, ItemEvent, ItemStatus, WarmRequest
 from tests.integration.conftest import MakeStokerd, Publish
+from tests.rig.containerd_config import HostsEntry
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import (
     Fault,
@@ -52,7 +53,7 @@ async def failing(stokerd: Stokerd, image: str, attempts: int = 1) -> ItemStatus
 async def test_unknown_host(stokerd: Stokerd, clean_node: Node) -> None:
     before = Store.of(clean_node)
     item = await failing(stokerd, "registry.invalid/some/image:v1")
-    assert item.reason == "UnknownHost"
+    assert item.reason == "UnknownHost", item.message
     assert "registry.invalid" in item.message
     assert item.hint
     settle(clean_node, before)
@@ -67,10 +68,10 @@ async def test_tls_error(make_stokerd: MakeStokerd, make_node: MakeNode, make_re
     registry = make_registry(tls=True)
     pushed = registry.push("test/tls", build(ImageSpec()))
     node = make_node(expose=(registry.port,))
-    node.hosts(registry.address, server=f"https://{registry.address}")
+    node.hosts(registry.address, HostsEntry(registry.url), server=registry.url)
     stokerd = make_stokerd(node)
     item = await failing(stokerd, pushed.reference, attempts=3)
-    assert item.reason == "TlsFailed"
+    assert item.reason == "TlsFailed", item.message
     assert item.attempt == 1  # trying again cannot help
     assert "hosts.toml" in item.hint
 

@@ -130,7 +130,7 @@ async def test_all_wrong_references_are_named_and_nothing_is_done(stokerd: Stoke
     pushed = publish(random_image(seed="innocent"))
     async with stokerd.client() as client:
         with pytest.raises(ClientError) as caught:
-            await client.warm(WarmRequest(images=[pushed.reference, "UPPER/case", "a b", "x:"]))
+            await client.warm(WarmRequest(images=[pushed.reference, "team/UPPER", "a b", "x:"]))
         assert caught.value.reason == "InvalidInput" or caught.value.reason == "InvalidReference"
         for wrong in ("UPPER", "a b", "x:"):
             assert wrong in caught.value.message

@@ -55,6 +55,7 @@ _RATE_LIMITED = _Meaning(
     retryable=True,
     limited=True,
 )
+UNSUPPORTED = "UnsupportedMediaType"
 _UNAUTHORIZED = _Meaning(
     "Unauthorized",
     "log in to the registry, or add credentials to a docker config file that stokerd reads; check the name, too: "
@@ -66,8 +67,9 @@ _NOT_FOUND = _Meaning("NotFound", "check the name and the tag")
 _REGISTRY_FAILS = _Meaning("RegistryUnavailable", "the registry itself fails; its log says why", retryable=True)
 _REFUSED = _Meaning("RegistryRefused", "the registry refuses the request; its log says why")
 _UNSUPPORTED = _Meaning(
-    "UnsupportedMediaType", "this is not a container image, or one of a kind that this containerd cannot unpack"
+    UNSUPPORTED, "this is not a container image, or one of a kind that this containerd cannot unpack"
 )
+_UNKNOWN_HOST = _Meaning("UnknownHost", "check the registry's name and the node's DNS", retryable=True)
 _BROKEN = _Meaning("ConnectionBroken", "the network between this node and the registry is not stable", retryable=True)
 
 _OF_STATUS = {401: _UNAUTHORIZED, 403: _DENIED, 404: _NOT_FOUND, 408: _REGISTRY_FAILS, 429: _RATE_LIMITED}
@@ -110,10 +112,7 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
                 'add the registry\'s CA to hosts.toml, or, for a plain http registry, its server = "http://..."',
             ),
         ),
-        (
-            r"no such host|server misbehaving|name resolution|Name or service not known",
-            _Meaning("UnknownHost", "check the registry's name and the node's DNS", retryable=True),
-        ),
+        (r"no such host|server misbehaving|name resolution|Name or service not known", _UNKNOWN_HOST),
         (
             r"connection refused",
             _Meaning("ConnectionRefused", "is the registry running, and is the port right?", retryable=True),
@@ -161,7 +160,7 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
         ),
         (r"(?:access|is) denied|\bdenied: |forbidden", _DENIED),
         (
-            r"\b(?:content digest|blob|lease|ingest) +: not found",
+            r"\b(?:content digest|blob|lease|ingest) +(?:does not exist)?: not found",
             _Meaning("ContentLost", "something on this node removed a part of the image meanwhile", retryable=True),
         ),
         (
@@ -182,6 +181,7 @@ _STRIPPED = re.compile(
     r"|(?<![^\s(=])/[^\s:]+",  # files
     re.IGNORECASE,
 )
+_LOOKUP = re.compile(r"\bdial \w+: lookup \S+(?: on \S+)?: ")  # whatever went wrong with asking for the name
 _STATUS = re.compile(r"\bstatus\b(?:[^:\[\n]|\[[^\]\n]*\])*: (\d{3})\b")
 _FRAMES = tuple(
     re.compile(pattern)
@@ -202,7 +202,11 @@ def classify(error: StokerError, name: str) -> Failure:
     words = _bare(text, name)
     meaning = _of_status(words) or (_DISK_FULL if isinstance(error, RuntimeNoSpace) else None)
     if meaning is None and error.call in {"", _PULL}:
-        meaning = next((meaning for pattern, meaning in _WORDS if pattern.search(words)), None)
+        meaning = (
+            _UNKNOWN_HOST
+            if _LOOKUP.search(text)
+            else next((meaning for pattern, meaning in _WORDS if pattern.search(words)), None)
+        )
     if meaning is not None:
         return meaning.failure(text)
     if type(error) is RuntimeFailure:

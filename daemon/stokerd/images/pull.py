@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stokerd.errors import RuntimeAlreadyExists, StokerError
 from stokerd.images import leases
 from stokerd.images.budget import DiskBudget
-from stokerd.images.failures import Failure, classify, no_credential_left
+from stokerd.images.failures import UNSUPPORTED, Failure, classify, no_credential_left
 from stokerd.images.manifests import (
     ImageConfig,
     NoMatchingPlatform,
@@ -147,11 +147,8 @@ class Puller:
             failure, watch = await self._watched_pull(order, lease, credential)
             if failure is None:
                 return await self._finish(order, watch)
-            if failure.reason == NoMatchingPlatform.reason:
-                problem = await watch.platforms_problem()
-                return classify(problem, order.name) if problem else failure
             if not failure.auth:
-                return failure
+                return await self._explained(failure, order.name, watch)
             tried.append(credential.source if credential else "anonymous")
             refused = failure if refused is None or credential else refused
         assert refused is not None
@@ -189,6 +186,16 @@ class Puller:
         progress = complete(watch.progress)
         return Pulled(present, self._claim(progress), progress, self._remark(watch.config))
 
+    async def _explained(self, failure: Failure, name: str, watch: PullWatch) -> Failure:
+        """Add what containerd leaves out: the platforms that there are, the media types that it does not know."""
+        if failure.reason == NoMatchingPlatform.reason:
+            problem = await watch.platforms_problem()
+            return classify(problem, name) if problem else failure
+        if failure.reason == UNSUPPORTED:
+            await watch.last_look()
+            return _unknown_layers(name, watch) or failure
+        return failure
+
     def _claim(self, progress: PullProgress) -> int:
         """Return the bytes that this pull fetched. A layer that several pulls wanted at once is counted for one."""
         fetched = {layer.digest: layer.size for layer in progress.layers if layer.state != "present"}
@@ -218,17 +225,22 @@ class Puller:
             _log.debug("could not learn layer sizes", image=watch.subject.name, why=error.message)
 
 
-def _incomplete(name: str, watch: PullWatch) -> Failure:
-    """Say why an image is not there although containerd said that it was pulled."""
+def _unknown_layers(name: str, watch: PullWatch) -> Failure | None:
+    """Name the media types that no containerd unpacks; None when all are known."""
     layers = watch.manifest.layers if watch.manifest else ()
     unknown = sorted({layer.media_type for layer in layers if compression_of(layer.media_type) == "unknown"})
-    if unknown:
-        return Failure(
-            "UnsupportedMediaType",
-            f"{name} has layers that containerd cannot unpack: {', '.join(unknown)}",
-            "this is not a container image, or one for another snapshotter",
-        )
+    if not unknown:
+        return None
     return Failure(
+        UNSUPPORTED,
+        f"{name} has layers that containerd cannot unpack: {', '.join(unknown)}",
+        "this is not a container image, or one for another snapshotter",
+    )
+
+
+def _incomplete(name: str, watch: PullWatch) -> Failure:
+    """Say why an image is not there although containerd said that it was pulled."""
+    return _unknown_layers(name, watch) or Failure(
         "Incomplete",
         f"containerd said that {name} was pulled, but it is not complete and unpacked",
         "is something else removing images on this node?",
