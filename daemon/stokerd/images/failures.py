@@ -78,6 +78,11 @@ _TOO_MANY = re.compile(r"too ?many ?requests", re.IGNORECASE)
 _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), meaning)
     for pattern, meaning in (
+        # First, since the name that is wrong stands in the text without quotes.
+        (
+            r"invalid reference format|parse image reference",
+            _Meaning("InvalidReference", "check the image's name"),
+        ),
         (r"no space left on device|disk quota exceeded", _DISK_FULL),
         (
             r"no match for platform|does not match the specified platform|no matching manifest",
@@ -136,10 +141,6 @@ _WORDS: tuple[tuple[re.Pattern[str], _Meaning], ...] = tuple(
             _Meaning("Truncated", "the registry (or a proxy before it) ended a transfer early", retryable=True),
         ),
         (_TOO_MANY.pattern, _RATE_LIMITED),
-        (
-            r"invalid reference format|parse image reference",
-            _Meaning("InvalidReference", "check the image's name"),
-        ),
         (
             r"invalid desc |unmarshal|schema ?1|no signatures|content size of zero|rejecting \d+ byte manifest"
             r"|number of layers and diffIDs|invalid character .* looking for|unexpected end of JSON|media-type: ",
