@@ -116,7 +116,7 @@ class FakePuller:
 
     def times(self, name: str) -> list[float]:
         """When attempts on an image began, in seconds since the first of them all."""
-        return [at - self.starts[0][0] for at, started in self.starts if started == full(name)]
+        return [round(at - self.starts[0][0], 2) for at, started in self.starts if started == full(name)]
 
 
 class FakeRuntime:
@@ -873,7 +873,7 @@ def test_dropped_at_the_moment_of_the_deadline_it_ends_once(order: str) -> None:
                 await bench.ended(item)
                 assert bench.scheduler.drop(item) is None
             else:
-                virtual_loop().call_at(virtual_loop().time() + 4.9999999999, bench.scheduler.drop, item)
+                virtual_loop().call_at(virtual_loop().time() + 4.9999, bench.scheduler.drop, item)
                 await asyncio.sleep(10)
                 assert item not in bench.listener.done
         assert bench.puller.discarded == [full("x")]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
+_TURN = 1e-6
+"""Each turn of the loop takes a moment, as it does everywhere."""
 _LATEST = 40 * 86_400.0
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,6 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def step(self) -> None:
         self.steps += 1
+        self.now += _TURN
         calls = self._due.pop(self.steps, [])
         self.stepped = bool(calls)
         for call in calls:
