@@ -97,12 +97,13 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     return run
 
 
-def at_every_step(run: Callable[[int], Coroutine[Any, Any, bool]], *, least: int = 10) -> None:
+def at_every_step(run: Callable[[int], Coroutine[Any, Any, bool]], *, least: int = 10, stride: int = 1) -> None:
     """Run something that is disturbed at its first step, its second, and so on; it says when it ended undisturbed.
 
-    Each run takes the same steps up to there, so this covers every moment at which anything can happen at all.
+    Each run takes the same steps up to there, so this covers every moment at which anything can happen at all. With a
+    *stride*, every so-manieth one: where the moments in between are much like their neighbours.
     """
-    for step in itertools.count(1):
+    for step in itertools.count(1, stride):
         try:
             disturbed = run_virtual(run(step))
         except BaseException as error:
