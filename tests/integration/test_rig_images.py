@@ -7,6 +7,8 @@ import hashlib
 import http.client
 import io
 import json
+import os
+import signal
 import ssl
 import subprocess
 import tarfile
@@ -184,7 +186,7 @@ def test_pause_ends_on_sigterm(tmp_path: Path) -> None:
         until(
             "it to have its handlers", lambda: "SigCgt:\t0000000000004002" in Path(f"/proc/{inner}/status").read_text()
         )
-        subprocess.run(["kill", str(inner)], check=True)
+        os.kill(inner, signal.SIGTERM)
         assert outer.wait(5) == 0
 
 
