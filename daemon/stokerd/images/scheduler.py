@@ -282,8 +282,8 @@ class Scheduler:
     async def _try(self, pull: Pull) -> Outcome:
         try:
             before = await self._runtime.images.get(pull.key)
-            present = None if pull.always else await self._presence.find(pull.reference)
-            if present is not None and not pull.always:  # one that wants the registry asked may have joined
+            present = await self._satisfy_content(pull)
+            if present is not None and not pull.items:
                 pull.asked = True
                 # An earlier run may have been killed between the end of its pull and the end of its lease.
                 await self._puller.release(pull.key)
@@ -332,17 +332,30 @@ class Scheduler:
         for item in pull.taking:
             item.stop_clock(now)
         if isinstance(outcome, Warm):
-            await self._settle_success(pull, outcome)
+            pull.failed, pull.not_before, pull.traces = 0, 0.0, False
+            if outcome.pulled is not None:
+                self._strikes.pop(pull.registry, None)
+            await self._satisfy(pull, outcome)
         elif outcome is not None:
+            if pull.always:  # the others may have joined after the look at what is there
+                with contextlib.suppress(RuntimeFailure):
+                    await self._satisfy_content(pull)
             self._settle_failure(pull, outcome)
         pull.taking.clear()
 
-    async def _settle_success(self, pull: Pull, outcome: Warm) -> None:
+    async def _satisfy_content(self, pull: Pull) -> Present | None:
+        """Look for the image, and if it is there, tell those who are content with that, whoever asks the registry."""
+        if all(item.always for item in pull.items):
+            return None
+        present = await self._presence.find(pull.reference)
+        if present is not None:
+            await self._satisfy(pull, Warm(present, None))
+        return present
+
+    async def _satisfy(self, pull: Pull, outcome: Warm) -> None:
         """Tell all whom the image satisfies; those who came too late with Always stay, for an attempt of their own."""
-        pull.failed, pull.not_before, pull.traces = 0, 0.0, False
-        if outcome.pulled is not None:
-            self._strikes.pop(pull.registry, None)
-        while satisfied := [item for item in pull.items if item in pull.taking or not item.always]:
+        asked = outcome.pulled is not None
+        while satisfied := [item for item in pull.items if not item.always or (asked and item in pull.taking)]:
             for item in satisfied:  # more may join, or leave, while one is seen to
                 if item in pull.items:
                     await self._listener.warmed(item)

@@ -378,6 +378,7 @@ def test_always_is_never_satisfied_without_the_registry_whenever_it_joins() -> N
         virtual_loop().at_step(step, lambda: late.append(bench.want(policy="Always")))
         async with bench.running():
             await bench.ended(first)
+            await turns()
             disturbed = bool(late)
             await asyncio.sleep(5)
             await bench.ended(*late)
@@ -404,6 +405,25 @@ async def test_always_that_joins_a_pull_that_has_asked_the_registry_gets_an_atte
     assert len(bench.puller.orders) == 2
     assert bench.puller.discarded == []
     assert (bench.listener.starts[late], bench.listener.starts[patient]) == (1, 1)
+
+
+@virtual
+async def test_who_is_content_with_what_is_there_does_not_depend_on_who_is_not() -> None:
+    """They share a pull, but the registry is of no concern to one of them."""
+    bench = Bench()
+    bench.presence.present.add(full("x"))
+    bench.act(fail(BROKEN, 100), fail(MISSING, 100))
+    always, content = bench.want(policy="Always"), bench.want(timeout=5)
+    async with bench.running():
+        begun = virtual_loop().time()
+        assert await bench.ended(content) == ["AlreadyPresent"]
+        assert virtual_loop().time() - begun < 0.1
+        await asyncio.sleep(10)
+        joined = bench.want()
+        assert await bench.ended(joined) == ["AlreadyPresent"]  # when the attempt has failed
+        assert await bench.ended(always) == ["NotFound"]
+    assert bench.listener.starts == {content: 1, always: 2, joined: 1}
+    assert len(bench.puller.orders) == 2
 
 
 @virtual
