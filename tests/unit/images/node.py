@@ -49,26 +49,25 @@ from stokerd.runtime.types import RuntimeInfo
 from stokerd.settings import ImageSettings
 from tests.unit.images.virtual import Inline, virtual_loop
 
-EPOCH = time.time() - 1000.0
-"""What the epoch's clock shows when the loop's shows 0; near today, since leases carry a date of expiry."""
 HOST = "registry.test"
 MIB = 1 << 20
 DAEMON = "this-daemon"
 
 
 class TestClock:
-    """`images.clock.Clock` on the loop's time, with chance that repeats itself."""
+    """`images.clock.Clock` on the loop's time, beginning now, with chance that repeats itself."""
 
     __test__ = False
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
+        self._epoch = time.time() - asyncio.get_running_loop().time()
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
     def time(self) -> float:
-        return EPOCH + self.monotonic()
+        return self._epoch + self.monotonic()
 
     def draw(self) -> float:
         return self._random.random()
@@ -167,8 +166,10 @@ class Node:
         *,
         options: MemoryOptions | None = None,
         seed: int = 0,
+        threads: bool = False,
         **settings: Any,
     ) -> None:
+        """*threads*: the journal has its thread, for a loop in real time; *settings* are those of ``[images]``."""
         self.directory = directory
         self.settings = ImageSettings(**settings)
         self.clock = TestClock(seed)
@@ -176,6 +177,7 @@ class Node:
         self.pressure: float | None = None
         self.disk_error: OSError | None = None
         self.credentials: list[Path] = []
+        self._threads = threads
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -201,7 +203,8 @@ class Node:
     def compose(self) -> None:
         self.link = Link(self.runtime)
         self.database = Database(self.directory)
-        self.database._thread = Inline()  # type: ignore[assignment]
+        if not self._threads:
+            self.database._thread = Inline()  # type: ignore[assignment]
         self.journal = ImageJournal(self.database)
         settings, runtime = self.settings, self.link
         self.metrics = CollectorRegistry()

@@ -125,6 +125,23 @@ async def test_while_the_disk_is_full_the_record_waits_and_the_newest_state_is_w
 
 
 @virtual
+async def test_a_database_that_cannot_grow_takes_all_when_it_can(tmp_path: Path) -> None:
+    async with books(tmp_path) as desk, running(desk.ledger):
+        job = await desk.job()
+        connection = desk.database._connection
+        assert connection is not None
+        connection.execute("PRAGMA max_page_count=1")  # no more than there are
+        for number in range(LIMIT):
+            desk.ledger.note_attempt(attempt(job.items[0], f"{number} {'x' * 5000}"))
+        await asyncio.sleep(20)
+        assert desk.ledger.problem
+        connection.execute("PRAGMA max_page_count=1000000")
+        await asyncio.sleep(20)
+        assert desk.ledger.problem == ""
+        assert [line.split()[0] for line in await desk.history()] == [str(number) for number in range(LIMIT)]
+
+
+@virtual
 async def test_a_full_disk_is_not_asked_all_the_time(tmp_path: Path) -> None:
     async with books(tmp_path) as desk, running(desk.ledger):
         job = await desk.job()

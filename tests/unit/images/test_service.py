@@ -702,3 +702,27 @@ async def test_jobs_of_several_priorities_survive_a_kill_in_their_order(tmp_path
     started = sorted((item.started_at, item.image) for job in jobs.values() for item in job.items if item.started_at)
     assert [image for _, image in started] == [full(f"app:{n}") for n in (2, 5, 1, 4, 0, 3)]
     await node.stop()
+
+
+# ------------------------------------------------------------------------------------------------ in real time
+
+
+async def test_the_whole_in_real_time_with_a_journal_in_its_thread(tmp_path: Path) -> None:
+    node = Node(tmp_path, threads=True, poll_interval=0.001)
+    node.runtime.remote.rate = 2000.0 * MIB
+    for n in range(3):
+        node.image(f"app:{n}", layers=[4 * MIB])
+    await node.start()
+    hold = node.runtime.remote.hold(full("app:2"), "layer:0")
+    both, third = await node.warm("app:0", "app:1", pin_seconds=0), await node.warm("app:2")
+    assert (await node.ended(both)).state == "Succeeded"
+    await hold.reached.wait()
+    await node.stop()
+    hold.release()
+    await node.start()
+    done = await node.ended(third)
+    assert (done.state, done.items[0].attempt) == ("Succeeded", 2)
+    assert len((await node.service.pins()).pins) == 2
+    assert [line.result for line in await node.service.history(full("app:2"))] == ["Succeeded", "Interrupted"]
+    await node.stop()
+    node.check()
