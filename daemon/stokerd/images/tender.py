@@ -119,7 +119,7 @@ class Tender:
             row = self._pins.get(name)
             if row is None or row.releasing:
                 raise NotFound(f"{reference} is not pinned by stokerd", hint="stoker image pins lists what is")
-            await self._release(row)
+            row = await self._release(row)
             self._poked.set()
             await self._converge_pins()
         self._tell("unpinned", name)
@@ -152,7 +152,7 @@ class Tender:
         message = ""
         if status is None:
             message = "the image is not on the node"
-        elif not verified and row.reference in self.pinned:
+        elif not verified and not row.releasing:
             capability = self._runtime.info.capability("pin")
             message = capability.detail if not capability.available else "the runtime does not report it as pinned yet"
         return api.PinStatus(
@@ -203,10 +203,11 @@ class Tender:
         except RuntimeNotFound:
             return  # it went away between the look and the change
 
-    async def _release(self, row: PinRow) -> None:
+    async def _release(self, row: PinRow) -> PinRow:
         row = replace(row, releasing=True)
         await self._journal.save_pin(row)
         self._pins[row.reference] = row
+        return row
 
     # ------------------------------------------------------------------------------------------ keeps
 
