@@ -7,11 +7,16 @@ that answered 429 rests as a whole; while the disk is under pressure, or the run
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
+
+WINDOW = 32
+"""How many of a registry's best are looked at when the next pull is chosen."""
+_SUFFIX = re.compile(r"[-_.][^-_.]*$")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -22,6 +27,7 @@ class Waiting(msgspec.Struct, frozen=True):
     priority: int
     sequence: int
     not_before: float = 0.0
+    family: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,12 +38,16 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What the node's state allows: pulls that run by registry, registries that rest until a time, and the rest."""
+    """What the node's state allows: pulls that run by registry, registries that rest until a time, and the rest.
+
+    ``families``: those of the pulls that run.
+    """
 
     running: Mapping[str, int]
     resting: Mapping[str, float]
     pressure: bool = False
     runtime_ready: bool = True
+    families: Collection[str] = frozenset()
 
 
 Hold = Literal["", "RuntimeDown", "Backoff", "RegistryResting", "NodeBusy", "RegistryBusy", "DiskPressure"]
@@ -67,18 +77,47 @@ def decide(waiting: Iterable[Waiting], limits: Limits, room: Room, now: float) -
             due[registry].append(entry)
         else:
             later[registry] = min(at, later.get(registry, at))
-    # Of any one registry only its best few can be among those that start.
-    best = (
-        entry
-        for registry, entries in due.items()
-        for entry in heapq.nsmallest(min(free, limits.registry - used[registry]), entries, key=_order)
+    best = sorted(
+        (entry for entries in due.values() for entry in heapq.nsmallest(WINDOW, entries, key=_order)), key=_order
     )
-    start = heapq.nsmallest(free, best, key=_order)
-    used.update(entry.registry for entry in start)
+    start = _choose(best, free, used, limits, room)
     wake: Iterable[float] = ()
     if len(start) < free:
         wake = (at for registry, at in later.items() if used[registry] < limits.registry)
     return Decision(tuple(entry.key for entry in start), min(wake, default=None))
+
+
+def _choose(best: list[Waiting], free: int, used: Counter[str], limits: Limits, room: Room) -> list[Waiting]:
+    """Choose up to *free* of *best*, and count them in *used*.
+
+    Among those of the highest rank, one of a family that does not run is taken first: images of one family mostly share
+    their base, and pulling two of them at a time is waiting for the same layers twice. As soon as a family no longer
+    runs, its next is as good as any, so nobody is passed over for long.
+    """
+    start: list[Waiting] = []
+    families = set(room.families)
+    while len(start) < free:
+        open_ones = [entry for entry in best if used[entry.registry] < limits.registry]
+        if not open_ones:
+            break
+        rank = open_ones[0].priority
+        fresh = (entry for entry in open_ones if entry.priority == rank and entry.family not in families)
+        chosen = next(fresh, open_ones[0])
+        best.remove(chosen)
+        start.append(chosen)
+        used[chosen.registry] += 1
+        families |= {chosen.family} - {""}
+    return start
+
+
+def family_of(repository: str) -> str:
+    """Return what images that were probably built on one base have in common: ``team/app-web`` → ``team/app``.
+
+    *repository* is the name without tag and digest, host included. Tags of one repository are always one family.
+    """
+    path, slash, last = repository.rpartition("/")
+    stem = _SUFFIX.sub("", last) or last
+    return f"{path}{slash}{stem}"
 
 
 def _order(entry: Waiting) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from stokerd.images.line import Line
 from stokerd.images.presence import Presence, Present
 from stokerd.images.progress import PullProgress, advance
 from stokerd.images.pull import Pulled, Puller, PullOrder
-from stokerd.images.queue import Decision, Hold, Limits, Room, Waiting, decide, why
+from stokerd.images.queue import WINDOW, Decision, Hold, Limits, Room, Waiting, decide, family_of, why
 from stokerd.images.retry import Backoff, registry_rest
 from stokerd.registry.references import Reference
 from stokerd.runtime.protocol import Runtime
@@ -179,7 +179,8 @@ class Scheduler:
 
     @staticmethod
     def _waiting(pull: Pull) -> Waiting:
-        return Waiting(pull.key, pull.registry, pull.priority, pull.sequence, pull.not_before)
+        family = family_of(pull.reference.name)
+        return Waiting(pull.key, pull.registry, pull.priority, pull.sequence, pull.not_before, family)
 
     # ------------------------------------------------------------------------------------------ the loop
 
@@ -220,11 +221,13 @@ class Scheduler:
 
     def _decide(self, *, pressed: bool) -> Decision:
         running = Counter(pull.registry for pull in self._running)
-        self._room = Room(running, self._resting, pressure=pressed, runtime_ready=self._runtime.ready)
+        families = frozenset(family_of(pull.reference.name) for pull in self._running)
+        ready = self._runtime.ready
+        self._room = Room(running, self._resting, pressure=pressed, runtime_ready=ready, families=families)
         limits, now = self._policy.limits, self._clock.monotonic()
         if len(self._running) >= limits.node:
             return Decision()
-        return decide(self._line.foremost(min(limits.registry, limits.node), now), limits, self._room, now)
+        return decide(self._line.foremost(WINDOW, now), limits, self._room, now)
 
     async def _under_pressure(self) -> bool:
         if self._policy.pressure_limit >= 100:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stokerd.images.queue import Decision, Hold, Limits, Room, Waiting, decide, due_at, why
+from stokerd.images.queue import Decision, Hold, Limits, Room, Waiting, decide, due_at, family_of, why
 
 FREE = Room({}, {})
 
@@ -225,3 +225,58 @@ def test_ten_thousand_waiting_cost_little() -> None:
     for _ in range(10):
         assert len(decide(queue, Limits(2, 2), Room({"r1": 1}, {"r2": 100.0}), 60.0).start) == 1
     assert (time.process_time() - started) / 10 < 0.1  # some 10 ms; a sort of everything with holds for all took 40
+
+
+# ------------------------------------------------------------------------------------------------ families
+
+
+@pytest.mark.parametrize(
+    ("repository", "family"),
+    [
+        ("docker.io/library/redis", "docker.io/library/redis"),
+        ("r:5000/team/app-web", "r:5000/team/app"),
+        ("r:5000/team/app-web-v2", "r:5000/team/app-web"),
+        ("r:5000/team/app_web", "r:5000/team/app"),
+        ("r:5000/te-am/app", "r:5000/te-am/app"),
+        ("r.io/x", "r.io/x"),
+        ("r.io/-x", "r.io/-x"),
+    ],
+)
+def test_families(repository: str, family: str) -> None:
+    assert family_of(repository) == family
+
+
+def relatives(*families: str, priority: int = 0) -> list[Waiting]:
+    return [Waiting(f"{n}{name}", "r", priority, n, 0.0, name) for n, name in enumerate(families)]
+
+
+def test_pulls_of_different_families_go_together() -> None:
+    start = decide(relatives("a", "a", "a", "b", "b"), Limits(2, 2), FREE, 0.0).start
+    assert start == ("0a", "3b")
+
+
+def test_a_running_family_lets_others_go_first() -> None:
+    room = Room({"r": 1}, {}, families={"a"})
+    assert decide(relatives("a", "b", "a"), Limits(2, 2), room, 0.0).start == ("1b",)
+
+
+def test_a_family_alone_does_not_wait() -> None:
+    assert decide(relatives("a", "a", "a"), Limits(2, 2), FREE, 0.0).start == ("0a", "1a")
+
+
+def test_once_the_family_has_ended_the_first_come_is_the_first() -> None:
+    assert decide(relatives("a", "b", "c"), Limits(1, 1), Room({}, {}, families=frozenset()), 0.0).start == ("0a",)
+
+
+def test_priority_is_stronger_than_families() -> None:
+    queue = [*relatives("a", "a", priority=5), *[Waiting("low", "r", 0, 9, 0.0, "b")]]
+    assert decide(queue, Limits(2, 2), FREE, 0.0).start == ("0a", "1a")
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60), st.integers(1, 4))
+def test_whatever_the_families_as_many_start_as_without(families: list[str], slots: int) -> None:
+    queue = relatives(*families)
+    chosen = decide(queue, Limits(slots, slots), FREE, 0.0).start
+    assert len(chosen) == len(set(chosen)) == min(slots, len(queue))
+    if queue:
+        assert chosen[0] == queue[0].key  # the first come is never passed over while nothing runs
