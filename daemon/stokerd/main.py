@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-import gc
-import sys
+from stokerd.lean import lean_imports
 
-# structlog imports rich wherever it is installed; the daemon never uses it, and it would cost 5 MiB.
-sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-# What is imported stays: collecting among it is a tenth of the start, for nothing.
-gc.disable()
+with lean_imports():
+    import argparse
+    import asyncio
+    import contextlib
+    import os
+    import signal
+    import sys
+    import uuid
+    from collections.abc import Sequence
+    from contextlib import AsyncExitStack
+    from pathlib import Path
 
-# ruff: noqa: E402
-import argparse
-import asyncio
-import contextlib
-import os
-import signal
-import uuid
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from pathlib import Path
+    import structlog
+    from prometheus_client import CollectorRegistry
 
-import structlog
-from prometheus_client import CollectorRegistry
+    from stokerd import VERSION, log, settings_file
+    from stokerd.api.server import ApiServer
+    from stokerd.errors import ConfigError, JournalError, StokerError
+    from stokerd.images.budget import DiskBudget
+    from stokerd.images.clock import SystemClock
+    from stokerd.images.manifests import local_platform
+    from stokerd.images.metrics import ImageMetrics
+    from stokerd.images.planning import Planner
+    from stokerd.images.presence import Presence
+    from stokerd.images.pressure import PressureGauge, file_system
+    from stokerd.images.pull import Puller
+    from stokerd.images.service import ImageService, Parts
+    from stokerd.images.space import FileSystem, Margins
+    from stokerd.images.watch import Timing
+    from stokerd.journal.database import Database
+    from stokerd.journal.images import ImageJournal
+    from stokerd.metrics import ProcessMetrics, RuntimeMetrics
+    from stokerd.node.service import NodeParts, NodeService
+    from stokerd.registry.client import RegistryClient
+    from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
+    from stokerd.registry.keyring import Keyring
+    from stokerd.runtime.containerd import Containerd
+    from stokerd.settings import Settings
 
-from stokerd import VERSION, log, settings_file
-from stokerd.api.server import ApiServer
-from stokerd.errors import ConfigError, JournalError, StokerError
-from stokerd.images.budget import DiskBudget
-from stokerd.images.clock import SystemClock
-from stokerd.images.manifests import local_platform
-from stokerd.images.metrics import ImageMetrics
-from stokerd.images.planning import Planner
-from stokerd.images.presence import Presence
-from stokerd.images.pressure import PressureGauge, file_system
-from stokerd.images.pull import Puller
-from stokerd.images.service import ImageService, Parts
-from stokerd.images.space import FileSystem, Margins
-from stokerd.images.watch import Timing
-from stokerd.journal.database import Database
-from stokerd.journal.images import ImageJournal
-from stokerd.metrics import ProcessMetrics, RuntimeMetrics
-from stokerd.node.service import NodeParts, NodeService
-from stokerd.registry.client import RegistryClient
-from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
-from stokerd.registry.keyring import Keyring
-from stokerd.runtime.containerd import Containerd
-from stokerd.settings import Settings
-
-gc.freeze()
-gc.enable()
 _log = structlog.get_logger("stokerd")
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 

@@ -28,7 +28,7 @@ from stokerd.images.watch import PullWatch, Subject, Timing
 from stokerd.registry.credentials import Credential
 from stokerd.registry.references import Reference
 from stokerd.runtime.protocol import Runtime
-from stokerd.runtime.types import Lease, RegistryAuth, Usage
+from stokerd.runtime.types import Lease, RegistryAuth
 
 _log = structlog.get_logger("images")
 
@@ -177,12 +177,10 @@ class Puller:
         return None
 
     async def _finish(self, order: PullOrder, watch: PullWatch) -> Pulled | Failure:
-        present = await self._presence.find(order.reference)
-        await watch.last_look()
+        present, _ = await asyncio.gather(self._presence.find(order.reference), watch.last_look())
         if present is None:
             return _incomplete(order.name, watch)
-        await self._learn(watch)
-        await self.release(order.name)
+        await asyncio.gather(self._learn(watch), self.release(order.name))
         progress = complete(watch.progress)
         return Pulled(present, self._claim(progress), progress, self._remark(watch.config))
 
@@ -213,13 +211,10 @@ class Puller:
         """Remember what the layers that were unpacked grew to; failing to is no failure of the pull."""
         if watch.manifest is None or watch.config is None:
             return
-        layers, chains = watch.manifest.layers, watch.config.chain_ids
-        grown: dict[str, Usage] = {}
+        fresh = list(zip(watch.manifest.layers, watch.config.chain_ids, strict=False))[watch.baseline.unpacked :]
         try:
-            for position in range(watch.baseline.unpacked, min(len(layers), len(chains))):
-                usage = await self._runtime.snapshots.usage(chains[position])
-                if usage is not None:
-                    grown[layers[position].digest] = usage
+            usages = await asyncio.gather(*(self._runtime.snapshots.usage(chain) for _, chain in fresh))
+            grown = {layer.digest: usage for (layer, _), usage in zip(fresh, usages, strict=True) if usage is not None}
             await self._budget.learn(watch.manifest, grown)
         except StokerError as error:
             _log.debug("could not learn layer sizes", image=watch.subject.name, why=error.message)

@@ -24,29 +24,29 @@ _TABLES: dict[type[Any], str] = {
 _LAYER_LIMIT = 20_000
 
 
-def _columns(kind: type[Any]) -> list[str]:
-    return [entry.name for entry in fields(kind)]
+_COLUMNS = {kind: tuple(entry.name for entry in fields(kind)) for kind in _TABLES}
+_BOOLEANS = {kind: [n for n, entry in enumerate(fields(kind)) if entry.type is bool] for kind in _TABLES}
+"""Where the columns are that SQLite keeps as numbers."""
 
 
 def _insert(kind: type[Any]) -> str:
-    names = _columns(kind)
+    names = _COLUMNS[kind]
     return f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
 def _upsert(kind: type[Any], key: str) -> str:
     """A real upsert: REPLACE would delete the row first, and with it what refers to it."""
-    names = [name for name in _columns(kind) if name not in key.split(", ")]
+    names = [name for name in _COLUMNS[kind] if name not in key.split(", ")]
     changes = ", ".join(f"{name} = excluded.{name}" for name in names)
     return f"INSERT INTO {_TABLES[kind]} {_insert(kind)} ON CONFLICT ({key}) DO UPDATE SET {changes}"
 
 
 def _select(connection: sqlite3.Connection, kind: type[Row], tail: str = "", values: Sequence[Any] = ()) -> list[Row]:
-    names = _columns(kind)
-    booleans = [index for index, entry in enumerate(fields(kind)) if entry.type is bool]
+    names = _COLUMNS[kind]
     rows = []
     for found in connection.execute(f"SELECT {', '.join(names)} FROM {_TABLES[kind]} {tail}", values):  # noqa: S608
         row = list(found)
-        for index in booleans:
+        for index in _BOOLEANS[kind]:
             row[index] = bool(row[index])
         rows.append(kind(*row))
     return rows

@@ -211,16 +211,14 @@ class Transport:
             )
         return self._session
 
-    async def _tls(self, endpoint: RegistryEndpoint, url: str, subject: Subject) -> ssl.SSLContext | bool:
-        """Return what aiohttp takes: True for the system's trust, False for none, or a context.
+    async def _tls(self, endpoint: RegistryEndpoint, url: str, subject: Subject) -> ssl.SSLContext:
+        """Return a context of our own, made when it is first needed: aiohttp's knows no certificates (`stokerd.lean`).
 
         As in containerd, an endpoint's settings hold for its token server and its storage too. That loopback needs
         no verification, though, says nothing about what a registry there names elsewhere.
         """
         elsewhere = is_loopback(endpoint.host) and not is_loopback(urlsplit(url).netloc)
         verify = elsewhere or not endpoint.skip_verify
-        if not endpoint.ca and not endpoint.client:
-            return verify
         files = (*endpoint.ca, *(path for pair in endpoint.client for path in pair if path))
         try:
             # The times are part of the key: a certificate that was renewed is read again.
@@ -239,7 +237,7 @@ class Transport:
 
 def _make_context(endpoint: RegistryEndpoint, subject: Subject, *, verify: bool) -> ssl.SSLContext:
     """Return a context that trusts the system's CAs and the endpoint's, and shows the endpoint's certificates."""
-    context = ssl.create_default_context()
+    context = ssl.create_default_context() if verify else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
