@@ -169,6 +169,26 @@ class CredentialSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """``[containers]``: the inventory, and containers recreated in place."""
+
+    resync_interval: PositiveSeconds = 60.0
+    """How often pods and containers are listed anew beside the runtime's events."""
+
+    max_parallel: PositiveCount = 32
+    """Pods in which containers are recreated at one time; others wait for their turn."""
+
+    active_deadline: PositiveSeconds = 600.0
+    """Time that a request to recreate has, unless it says otherwise."""
+
+    grace: Seconds = 30.0
+    """Time between the stop signal and the kill where neither the request nor the pod says otherwise."""
+
+    request_ttl: Seconds = 3600.0
+    """How long a finished request can still be asked for, unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything together."""
 
@@ -177,3 +197,4 @@ class Settings:
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
+    containers: ContainerSettings = field(default_factory=ContainerSettings)

@@ -8,6 +8,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from stoker.objects.containers import (
+    ContainerDetail,
+    ContainerInfo,
+    PodDetail,
+    PodInfo,
+    RecreateEvent,
+    RecreatePlan,
+    RecreateRequest,
+    RecreateStatus,
+    ReloadResult,
+)
 from stoker.objects.images import (
     Attempt,
     Event,
@@ -74,6 +85,47 @@ class ImagesPort(Protocol):
     async def list(self) -> list[ImageStatus]: ...
 
 
+class ContainersPort(Protocol):
+    """Pods and containers of the node, and containers recreated in place.
+
+    Where a method takes a name it may be a name (``namespace/name`` for a pod, ``pod/name`` or
+    ``namespace/pod/name`` for a container), an id, or a unique beginning of an id; NotFound when there is none, and
+    Conflict, naming the candidates, when there are several.
+    """
+
+    async def pods(self) -> list[PodInfo]:
+        """Return all pods with their containers, by namespace and name."""
+        ...
+
+    async def pod(self, name: str) -> PodDetail: ...
+
+    async def containers(self) -> list[ContainerInfo]: ...
+
+    async def container(self, name: str) -> ContainerDetail: ...
+
+    async def recreate(self, request: RecreateRequest) -> RecreateStatus:
+        """Take a request up and return at once; the same request again returns the state it is in."""
+        ...
+
+    async def plan(self, request: RecreateRequest) -> RecreatePlan: ...
+
+    def recreates(self) -> list[RecreateStatus]:
+        """Return all requests known, newest first."""
+        ...
+
+    def recreate_status(self, request_id: str) -> RecreateStatus:
+        """Return one request by its id, its name, or a unique beginning of the id."""
+        ...
+
+    async def cancel_recreate(self, request_id: str) -> RecreateStatus:
+        """Stop at the next point at which every container is whole; what was recreated stays."""
+        ...
+
+    def follow_recreate(self, request_id: str) -> AsyncIterator[RecreateEvent]:
+        """Yield the request as it is, then every change, the last one being its end."""
+        ...
+
+
 class NodePort(Protocol):
     """The daemon and its node."""
 
@@ -85,4 +137,16 @@ class NodePort(Protocol):
 
     async def readiness(self) -> Health:
         """Start-up reconciliation is done."""
+        ...
+
+    async def reload(self) -> ReloadResult:
+        """Read the configuration file again; ConfigError leaves everything as it was."""
+        ...
+
+    def settings(self) -> dict[str, dict[str, object]]:
+        """Return the settings that hold, as plain values by table and key; they hold no secret."""
+        ...
+
+    def recent_logs(self) -> list[str]:
+        """Return the last log lines as JSON, oldest first."""
         ...

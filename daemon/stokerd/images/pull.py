@@ -41,11 +41,13 @@ class CredentialLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullOrder:
-    """What one attempt is to do. ``report`` is told of progress as it comes."""
+    """What one attempt is to do. ``report`` is told of progress as it comes, ``pulled`` when containerd has done its
+    part and only questions are left."""
 
     reference: Reference
     auths: tuple[Credential, ...]
     report: Callable[[PullProgress], None]
+    pulled: Callable[[], None] = lambda: None
 
     @property
     def name(self) -> str:
@@ -146,6 +148,7 @@ class Puller:
         for credential in (*await self._keyring.lookup(order.reference, order.auths), None):
             failure, watch = await self._watched_pull(order, lease, credential)
             if failure is None:
+                order.pulled()
                 return await self._finish(order, watch)
             if not failure.auth:
                 return await self._explained(failure, order.name, watch)

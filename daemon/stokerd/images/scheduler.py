@@ -293,7 +293,9 @@ class Scheduler:
                 return Warm(present, None)
             pull.asked = True
             pull.offered = frozenset(pull.auths)
-            order = PullOrder(pull.reference, pull.auths, lambda progress: self._report(pull, progress))
+            order = PullOrder(
+                pull.reference, pull.auths, lambda progress: self._report(pull, progress), lambda: self._make_room(pull)
+            )
             outcome = await self._puller.attempt(order)
         except StokerError as error:
             return classify(error, pull.key)
@@ -304,6 +306,11 @@ class Scheduler:
             return outcome
         moved = before is not None and before.target.digest != outcome.present.digest
         return Warm(outcome.present, outcome, before.target.digest if before is not None and moved else "")
+
+    def _make_room(self, pull: Pull) -> None:
+        """Let the next pull start while what this one brought is being checked."""
+        self._running.discard(pull)
+        self._changed.set()
 
     def _report(self, pull: Pull, progress: PullProgress) -> None:
         """Pass progress on. Each attempt begins to look anew, but what is shown goes on from where it was."""

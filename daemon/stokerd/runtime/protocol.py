@@ -7,9 +7,19 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from stokerd.runtime.pod_types import (
+    Blueprint,
+    Container,
+    ContainerEvent,
+    ContainerStatus,
+    ExecResult,
+    Pod,
+    PodBlueprint,
+    PodStatus,
+)
 from stokerd.runtime.types import (
     ContentInfo,
     CriImage,
@@ -51,6 +61,65 @@ class CriImages(Protocol):
 
     async def in_use(self) -> frozenset[str]:
         """Return the image ids and names that containers, running or not, were made from."""
+        ...
+
+
+class CriPods(Protocol):
+    """The pod half of CRI v1's runtime service."""
+
+    async def list(self) -> tuple[Pod, ...]: ...
+
+    async def status(self, pod_id: str) -> PodStatus | None:
+        """Return what CRI knows of the pod sandbox, its configuration included; None when it knows nothing."""
+        ...
+
+    async def run(self, pod: PodBlueprint) -> str:
+        """Make and start a pod sandbox; return its id."""
+        ...
+
+    async def stop(self, pod_id: str) -> None:
+        """Stop the sandbox and all of its containers; one that has stopped, or is gone, is no error."""
+        ...
+
+    async def remove(self, pod_id: str) -> None:
+        """Remove the sandbox and all of its containers; one that is gone is no error."""
+        ...
+
+
+class CriContainers(Protocol):
+    """The container half of CRI v1's runtime service."""
+
+    async def list(self, *, pod_id: str | None = None) -> tuple[Container, ...]: ...
+
+    async def status(self, container_id: str) -> ContainerStatus | None:
+        """Return what CRI knows of the container, its configuration included; None when it knows nothing."""
+        ...
+
+    async def create(self, pod_id: str, container: Blueprint, pod: PodBlueprint) -> str:
+        """Create a container in the sandbox and return its id.
+
+        RuntimeAlreadyExists when the sandbox has one of that name and attempt; RuntimeNotFound when sandbox or image
+        are not there; RuntimeUnsupported when the blueprint holds fields that this version of Stoker does not know,
+        since leaving one out could drop a restriction.
+        """
+        ...
+
+    async def start(self, container_id: str) -> None:
+        """Start a created container; RuntimeInvalid when it is in another state."""
+        ...
+
+    async def stop(self, container_id: str, grace: float) -> None:
+        """Send the stop signal, and SIGKILL after *grace* seconds; returns when it has exited. One that has exited, or
+        is gone, is no error."""
+        ...
+
+    async def remove(self, container_id: str) -> None:
+        """Remove a container that does not run; one that is gone is no error."""
+        ...
+
+    async def exec(self, container_id: str, argv: Sequence[str], *, timeout: float) -> ExecResult:
+        """Run a command in the container to its end. RuntimeTimeout when it takes longer than *timeout* seconds; it is
+        killed then. RuntimeFailure when it cannot be started."""
         ...
 
 
@@ -127,12 +196,20 @@ class Events(Protocol):
         """Yield image events from now on, until the stream breaks (RuntimeUnavailable) or the caller stops."""
         ...
 
+    def containers(self) -> AsyncIterator[ContainerEvent]:
+        """Yield what happens to containers and pod sandboxes from now on, likewise."""
+        ...
+
 
 class Runtime(Protocol):
     """Everything together, over one connection."""
 
     @property
     def cri(self) -> CriImages: ...
+    @property
+    def pods(self) -> CriPods: ...
+    @property
+    def containers(self) -> CriContainers: ...
     @property
     def content(self) -> ContentStore: ...
     @property
