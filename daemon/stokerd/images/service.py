@@ -270,7 +270,7 @@ class ImageService:
 
     def job(self, job_id: str) -> api.JobStatus:
         """Return one job by its id or an unambiguous beginning of it."""
-        return views.job(self._book.find(job_id))
+        return views.job(self._book.find(job_id), hold=lambda item: self._scheduler.hold(item.key))
 
     async def cancel(self, job_id: str) -> api.JobStatus:
         """Cancel what of a job is not finished. Returns once pulls that nobody else wants have left nothing behind."""

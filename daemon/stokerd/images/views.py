@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from stoker.objects import images as api
 from stokerd.images.jobs import Item, Job
 from stokerd.images.progress import PullProgress
-from stokerd.images.space import FileSystem, Margins, Need
+from stokerd.images.space import FileSystem, Margins, Need, fits
 from stokerd.journal.rows import AttemptRow
 
 
@@ -30,13 +31,14 @@ def progress(state: PullProgress) -> api.Progress:
     )
 
 
-def item(state: Item) -> api.ItemStatus:
+def item(state: Item, hold: str = "") -> api.ItemStatus:
+    """*hold*: why an item that waits, and has not failed yet, does not start."""
     row = state.row
     return api.ItemStatus(
         image=row.image,
         reference=row.reference,
         phase=row.phase,
-        reason=row.reason,
+        reason=row.reason or hold,
         message=row.message,
         hint=row.hint,
         attempt=row.attempt,
@@ -61,7 +63,7 @@ def counts(job: Job) -> api.JobCounts:
     )
 
 
-def job(state: Job, *, items: bool = True) -> api.JobStatus:
+def job(state: Job, *, items: bool = True, hold: Callable[[Item], str] = lambda _: "") -> api.JobStatus:
     row = state.row
     return api.JobStatus(
         id=row.id,
@@ -72,7 +74,7 @@ def job(state: Job, *, items: bool = True) -> api.JobStatus:
         created_at=time_of(row.created_at),
         finished_at=time_of(row.finished_at),
         counts=counts(state),
-        items=[item(entry) for entry in state.items] if items else [],
+        items=[item(entry, hold(entry)) for entry in state.items] if items else [],
     )
 
 
@@ -92,9 +94,6 @@ def attempt(row: AttemptRow) -> api.Attempt:
 
 
 def space(need: Need, disk: FileSystem, margins: Margins) -> api.SpaceNeed:
-    fits = need.bytes <= disk.free_bytes - margins.reserve_bytes and (
-        disk.total_inodes == 0 or need.unpack_inodes <= disk.free_inodes - margins.reserve_inodes
-    )
     return api.SpaceNeed(
         needed_bytes=need.bytes,
         free_bytes=disk.free_bytes,
@@ -103,5 +102,5 @@ def space(need: Need, disk: FileSystem, margins: Margins) -> api.SpaceNeed:
         free_inodes=disk.free_inodes,
         reserve_inodes=margins.reserve_inodes,
         path=disk.path,
-        fits=fits,
+        fits=fits(need, disk, margins),
     )

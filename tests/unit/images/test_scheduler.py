@@ -308,6 +308,24 @@ async def test_limits_hold_for_the_node_and_for_each_registry() -> None:
 
 
 @virtual
+async def test_the_next_pull_starts_while_the_one_before_is_checked() -> None:
+    async def act(order: PullOrder) -> Pulled:
+        await asyncio.sleep(1)
+        order.pulled()
+        await asyncio.sleep(5)
+        return Pulled(present_of(order.name), 10)
+
+    bench = Bench(node=1)
+    names = ("one", "two", "three")
+    for name in names:
+        bench.act(act, name=name)
+    items = [bench.want(name) for name in names]
+    async with bench.running():
+        assert await bench.ended(*items) == ["Pulled"] * 3
+    assert [bench.puller.times(name) for name in names] == [[0.0], [1.0], [2.0]]
+
+
+@virtual
 async def test_the_highest_priority_goes_first_and_a_later_job_can_raise_it() -> None:
     bench = Bench(node=1)
     items = [

@@ -678,7 +678,8 @@ async def test_requests_are_accepted_before_containerd_is_there(tmp_path: Path) 
     await node.start()
     job = await node.warm("app:v1")
     await asyncio.sleep(100)
-    assert node.service.job(job).items[0].phase == "Waiting"
+    waiting = node.service.job(job).items[0]
+    assert (waiting.phase, waiting.reason) == ("Waiting", "RuntimeDown")
     assert not node.service.reconciled
     node.runtime.restart()
     assert (await node.ended(job)).state == "Succeeded"
