@@ -33,6 +33,14 @@ STUBBORN = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 """Does not heed SIGTERM."""
 
 
+_OPTIONS = [
+    ("grpc.default_authority", "localhost"),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+
 @dataclass(frozen=True)
 class RigPod:
     """A sandbox and the configuration that it was made from."""
@@ -64,9 +72,7 @@ class BareCri:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._channel = grpc.aio.insecure_channel(
-            f"unix:{node.endpoint}", options=[("grpc.default_authority", "localhost")]
-        )
+        self._channel = grpc.aio.insecure_channel(f"unix:{node.endpoint}", options=_OPTIONS)
         self.runtime = RuntimeServiceStub(self._channel)
         self.images = ImageServiceStub(self._channel)
         self._pods: dict[str, RigPod] = {}
@@ -110,16 +116,20 @@ class BareCri:
                 security_context=cri.LinuxSandboxSecurityContext(namespace_options=options)
             ),
         )
-        made = await self.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=config), timeout=60)
+        made = await self.runtime.RunPodSandbox(
+            cri.RunPodSandboxRequest(config=config), timeout=60, wait_for_ready=True
+        )
         pod = self._pods[made.pod_sandbox_id] = RigPod(made.pod_sandbox_id, name, uid, config, logs)
         return pod
 
     async def ip(self, pod: RigPod) -> str:
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
-        return (await self.runtime.PodSandboxStatus(request, timeout=10)).status.network.ip
+        return (await self.runtime.PodSandboxStatus(request, timeout=10, wait_for_ready=True)).status.network.ip
 
     async def stop_pod(self, pod: RigPod) -> None:
-        await self.runtime.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
+        await self.runtime.StopPodSandbox(
+            cri.StopPodSandboxRequest(pod_sandbox_id=pod.id), timeout=60, wait_for_ready=True
+        )
 
     async def remove_pod(self, pod: RigPod) -> None:
         """Remove the sandbox and all in it; one that is gone is no error."""
@@ -127,7 +137,9 @@ class BareCri:
         for seen in await self.list(pod):
             await self.stop(seen.id, 0)
         await self.stop_pod(pod)
-        await self.runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
+        await self.runtime.RemovePodSandbox(
+            cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=60, wait_for_ready=True
+        )
 
     # ------------------------------------------------------------------------------------------ containers
 
@@ -156,10 +168,12 @@ class BareCri:
                 **more,
             )
         request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
-        return (await self.runtime.CreateContainer(request, timeout=30)).container_id
+        return (await self.runtime.CreateContainer(request, timeout=30, wait_for_ready=True)).container_id
 
     async def start(self, container: str) -> None:
-        await self.runtime.StartContainer(cri.StartContainerRequest(container_id=container), timeout=30)
+        await self.runtime.StartContainer(
+            cri.StartContainerRequest(container_id=container), timeout=30, wait_for_ready=True
+        )
 
     async def run(self, pod: RigPod, name: str, **options: Any) -> str:
         """Create and start; keywords are those of `create`."""
@@ -169,15 +183,19 @@ class BareCri:
 
     async def stop(self, container: str, grace: int = 2) -> None:
         request = cri.StopContainerRequest(container_id=container, timeout=grace)
-        await self.runtime.StopContainer(request, timeout=grace + 30)
+        await self.runtime.StopContainer(request, timeout=grace + 30, wait_for_ready=True)
 
     async def remove(self, container: str) -> None:
-        await self.runtime.RemoveContainer(cri.RemoveContainerRequest(container_id=container), timeout=30)
+        await self.runtime.RemoveContainer(
+            cri.RemoveContainerRequest(container_id=container), timeout=30, wait_for_ready=True
+        )
 
     async def list(self, pod: RigPod, name: str | None = None) -> list[Seen]:
         """Return the pod's containers, by name and attempt."""
         wanted = cri.ContainerFilter(pod_sandbox_id=pod.id)
-        answer = await self.runtime.ListContainers(cri.ListContainersRequest(filter=wanted), timeout=10)
+        answer = await self.runtime.ListContainers(
+            cri.ListContainersRequest(filter=wanted), timeout=10, wait_for_ready=True
+        )
         seen = [
             Seen(each.id, each.metadata.name, each.metadata.attempt, each.state, dict(each.labels))
             for each in answer.containers
@@ -186,18 +204,18 @@ class BareCri:
 
     async def status(self, container: str) -> cri.ContainerStatus:
         request = cri.ContainerStatusRequest(container_id=container)
-        return (await self.runtime.ContainerStatus(request, timeout=10)).status
+        return (await self.runtime.ContainerStatus(request, timeout=10, wait_for_ready=True)).status
 
     async def info(self, container: str) -> dict[str, Any]:
         """Return the verbose part: pid, config, runtimeSpec and more."""
         request = cri.ContainerStatusRequest(container_id=container, verbose=True)
-        answer = await self.runtime.ContainerStatus(request, timeout=10)
+        answer = await self.runtime.ContainerStatus(request, timeout=10, wait_for_ready=True)
         found: dict[str, Any] = json.loads(answer.info["info"])
         return found
 
     async def exec(self, container: str, *argv: str) -> str:
         """Return what a command printed; AssertionError when it failed."""
         request = cri.ExecSyncRequest(container_id=container, cmd=list(argv), timeout=10)
-        answer = await self.runtime.ExecSync(request, timeout=20)
+        answer = await self.runtime.ExecSync(request, timeout=20, wait_for_ready=True)
         assert answer.exit_code == 0, answer.stderr.decode(errors="replace")
         return answer.stdout.decode()
