@@ -17,7 +17,7 @@ LayerState = Literal["waiting", "downloading", "downloaded", "unpacking", "done"
 
 
 class Wire(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """Base of what we send."""
+    """Base of what we send. What says how something is doing has no default, so that it never is left out."""
 
 
 class Request(Struct, rename="camel", omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,8 +60,8 @@ class WarmRequest(Request):
 class LayerProgress(Wire):
     digest: str
     size: int
+    state: LayerState
     offset: int = 0
-    state: LayerState = "waiting"
 
 
 class Progress(Wire):
@@ -86,7 +86,7 @@ class ItemStatus(Wire):
     """As it was asked for."""
     reference: str
     """Normalised."""
-    phase: Phase = "Waiting"
+    phase: Phase
     reason: str = ""
     """Machine-readable, CamelCase: ``AlreadyPresent``, ``Pulled``, ``NotFound``, ``DiskTooSmall`` ..."""
     message: str = ""
@@ -117,9 +117,9 @@ class JobStatus(Wire):
     """A warm request and what became of it."""
 
     id: str
-    name: str = ""
-    state: Literal["Active", "Succeeded", "Failed", "Cancelled"] = "Active"
+    state: Literal["Active", "Succeeded", "Failed", "Cancelled"]
     """Failed when any image failed; the counts tell partial success."""
+    name: str = ""
     policy: PullPolicy = "IfNotPresent"
     priority: int = 0
     created_at: datetime | None = None
@@ -265,11 +265,11 @@ class Attempt(Wire):
     """One line of the history."""
 
     reference: str
+    result: Literal["Succeeded", "Failed", "Cancelled", "Interrupted"]
     job: str = ""
     attempt: int = 0
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    result: Literal["Succeeded", "Failed", "Cancelled", "Interrupted"] = "Succeeded"
     reason: str = ""
     message: str = ""
     digest: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
@@ -14,6 +15,19 @@ from stokerd.errors import StokerError
 log = structlog.get_logger("stokerd.api")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds."""
+
+    health: float = 5.0
+    """Then the answer is 503: a probe wants to know, not to wait."""
+    body: float = 30.0
+    """For a request's body to arrive."""
+    call: float = 60.0
+    plan: float = 300.0
+    """A plan asks registries about every image that is not here."""
 
 
 class Calls:

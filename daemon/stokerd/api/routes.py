@@ -1,9 +1,8 @@
-"""The routes of the local API. A handler decodes, calls one port method, and encodes."""
+"""The routes of the local API about images and the daemon. A handler decodes, calls one port method, and encodes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -11,27 +10,14 @@ from prometheus_client.exposition import choose_encoder
 
 from stoker.objects.images import KeepRequest, PinRequest, PlanRequest, WarmRequest
 from stoker.objects.node import Health
-from stokerd.api.calls import Calls
+from stokerd.api.calls import Calls, Deadlines
 from stokerd.api.errors import DeadlineExceeded
 from stokerd.api.ports import ImagesPort, NodePort
 from stokerd.api.sse import Streams
-from stokerd.api.wire import Query, json_response, read_body
+from stokerd.api.wire import Query, json_response, lines_response, read_body
 
 HISTORY_LIMIT = 10_000
 _NOTHING: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds."""
-
-    health: float = 5.0
-    """Then the answer is 503: a probe wants to know, not to wait."""
-    body: float = 30.0
-    """For a request's body to arrive."""
-    call: float = 60.0
-    plan: float = 300.0
-    """A plan asks registries about every image that is not here."""
 
 
 class Handlers:
@@ -60,6 +46,9 @@ class Handlers:
             web.get("/readyz", self.readyz),
             web.get("/metrics", self.metrics),
             web.get("/v1/node", self.node_info),
+            web.get("/v1/settings", self.settings),
+            web.get("/v1/logs", self.logs),
+            web.post("/v1/reload", self.reload),
             web.post("/v1/images/warm", self.warm),
             web.post("/v1/images/plan", self.plan),
             web.get("/v1/images", self.list_images),
@@ -103,6 +92,18 @@ class Handlers:
     async def node_info(self, request: web.Request) -> web.Response:
         Query(request, _NOTHING)
         return json_response(await self._calls.read(self._node.info(), self._deadlines.call))
+
+    async def settings(self, request: web.Request) -> web.Response:
+        Query(request, _NOTHING)
+        return json_response(self._node.settings())
+
+    async def logs(self, request: web.Request) -> web.Response:
+        Query(request, _NOTHING)
+        return lines_response(self._node.recent_logs())
+
+    async def reload(self, request: web.Request) -> web.Response:
+        Query(request, _NOTHING)
+        return json_response(await self._calls.change(self._node.reload(), self._deadlines.call))
 
     # ------------------------------------------------------------------------------------------ jobs
 

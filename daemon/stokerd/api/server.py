@@ -11,12 +11,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from stokerd.api.accept import Acceptor
-from stokerd.api.calls import Calls
+from stokerd.api.calls import Calls, Deadlines
+from stokerd.api.container_routes import ContainerHandlers
 from stokerd.api.listener import Listener, group_id, open_listener
 from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
-from stokerd.api.ports import ImagesPort, NodePort
+from stokerd.api.ports import ContainersPort, ImagesPort, NodePort
 from stokerd.api.protocol import Protocol
-from stokerd.api.routes import Deadlines, Handlers
+from stokerd.api.routes import Handlers
 from stokerd.api.sse import Streams
 from stokerd.settings import ApiSettings
 
@@ -30,7 +31,7 @@ _CLEANUP_SECONDS = 0.25
 
 
 class ApiServer:
-    """Serves *images* and *node* over HTTP on a unix socket, and *registry* on ``/metrics``."""
+    """Serves the rooms behind the ports over HTTP on a unix socket, and *registry* on ``/metrics``."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class ApiServer:
         node: NodePort,
         registry: CollectorRegistry,
         *,
+        containers: ContainersPort | None = None,
         deadlines: Deadlines | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
@@ -48,6 +50,7 @@ class ApiServer:
         """
         self._settings = settings
         self._images = images
+        self._containers = containers
         self._node = node
         self._registry = registry
         self._metrics = Metrics(registry)
@@ -113,6 +116,9 @@ class ApiServer:
             ],
         )
         app.add_routes(handlers.routes())
+        if self._containers is not None:
+            inner = ContainerHandlers(self._containers, self._streams, self._calls, self._deadlines)
+            app.add_routes(inner.routes())
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)
         await runner.setup()
         return runner

@@ -8,13 +8,17 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 from aiohttp import web
 
-from stoker.objects.images import Event, ImageChange, ItemEvent, JobEvent
+from stoker.objects.containers import RecreateEvent
+from stoker.objects.images import Event as ImageEvent
+from stoker.objects.images import ImageChange, ItemEvent, JobEvent
 from stokerd.api.errors import Stopping, failure_of
 from stokerd.errors import LimitExceeded
 
 _HEARTBEAT = b": heartbeat\n\n"
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_NAME_OF = {ItemEvent: "item", JobEvent: "job", ImageChange: "image"}
+_NAME_OF = {ItemEvent: "item", JobEvent: "job", ImageChange: "image", RecreateEvent: "recreate"}
+
+Event = ImageEvent | RecreateEvent
 
 
 def encode_event(event: Event, number: int) -> bytes:

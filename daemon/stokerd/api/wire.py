@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -110,3 +110,9 @@ def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] |
         content_type="application/json",
         headers=headers,
     )
+
+
+def lines_response(lines: Iterable[str]) -> web.Response:
+    """Return JSON documents, a line each."""
+    body = "".join(f"{line}\n" for line in lines)
+    return web.Response(body=body.encode("utf-8", "replace"), content_type="application/x-ndjson")

@@ -16,6 +16,7 @@ import aiohttp
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from stoker.objects.containers import ReloadResult
 from stoker.objects.images import (
     Attempt,
     Event,
@@ -39,9 +40,11 @@ from stoker.objects.images import (
     WarmRequest,
 )
 from stoker.objects.node import Advice, CapabilityStatus, Health, NodeInfo
-from stokerd.api.routes import Deadlines
+from stokerd.api.calls import Deadlines
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import NotFound
+from tests.unit.api.fake_containers import FakeContainers
+from tests.unit.api.feeds import Feed
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 GIB = 1024**3
@@ -74,36 +77,6 @@ def counts_of(items: list[ItemStatus]) -> JobCounts:
     )
 
 
-class Feed:
-    """An iterator of events that a test feeds, and that notes when it was closed."""
-
-    def __init__(self, first: list[Event] | None = None) -> None:
-        self._queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
-        self.started = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.taken = 0
-        for event in first or []:
-            self._queue.put_nowait(event)
-
-    def put(self, event: Event | Exception | None) -> None:
-        """None ends the stream; an exception is raised in it."""
-        self._queue.put_nowait(event)
-
-    async def __call__(self) -> AsyncIterator[Event]:
-        self.started.set()
-        try:
-            while True:
-                event = await self._queue.get()
-                if event is None:
-                    return
-                if isinstance(event, Exception):
-                    raise event
-                self.taken += 1
-                yield event
-        finally:
-            self.closed.set()
-
-
 class FakeImages:
     """ImagesPort with a dict for a node."""
 
@@ -116,8 +89,8 @@ class FakeImages:
         self.entered: dict[str, asyncio.Event] = {}
         self.finished: list[str] = []
         self.jobs_by_id: dict[str, JobStatus] = {}
-        self.feeds: dict[str, list[Feed]] = {}
-        self.watch_feeds: list[Feed] = []
+        self.feeds: dict[str, list[Feed[Event]]] = {}
+        self.watch_feeds: list[Feed[Event]] = []
         self.on_warm: Callable[[JobStatus], None] = lambda job: None
         self.on_follow: Callable[[JobStatus], None] = lambda job: None
         self.images: list[ImageStatus] = []
@@ -142,9 +115,12 @@ class FakeImages:
 
     async def warm(self, request: WarmRequest) -> JobStatus:
         await self._enter("warm", request)
-        items = [ItemStatus(image=image, reference=normal(image)) for image in dict.fromkeys(request.images)]
+        items = [
+            ItemStatus(image=image, reference=normal(image), phase="Waiting") for image in dict.fromkeys(request.images)
+        ]
         job = JobStatus(
             id=f"j{len(self.jobs_by_id) + 1:04d}",
+            state="Active",
             name=request.name,
             policy=request.policy,
             priority=request.priority,
@@ -206,7 +182,7 @@ class FakeImages:
 
     def follow(self, job_id: str) -> AsyncIterator[Event]:
         job = self.job(job_id)
-        feed = Feed([JobEvent(job=job)])
+        feed = Feed[Event]([JobEvent(job=job)])
         if job.state == "Active":
             self.feeds.setdefault(job_id, []).append(feed)
             self.on_follow(job)
@@ -215,7 +191,7 @@ class FakeImages:
         return feed()
 
     def watch(self) -> AsyncIterator[Event]:
-        feed = Feed()
+        feed = Feed[Event]()
         self.watch_feeds.append(feed)
         self.entering("watch").set()
         return feed()
@@ -286,6 +262,8 @@ class FakeNode:
         self.ready_answer = Health(ok=True)
         self.hang = False
         self.failure: Exception | None = None
+        self.reloaded = ReloadResult()
+        self.logs: list[str] = []
         self.node = NodeInfo(
             version="0.1.0",
             pid=812,
@@ -328,6 +306,17 @@ class FakeNode:
     async def readiness(self) -> Health:
         return self.ready_answer
 
+    async def reload(self) -> ReloadResult:
+        if self.failure is not None:
+            raise self.failure
+        return self.reloaded
+
+    def settings(self) -> dict[str, dict[str, object]]:
+        return {"api": {"group": "stoker", "socket": "/run/stoker/stokerd.sock"}, "images": {"max_parallel": 2}}
+
+    def recent_logs(self) -> list[str]:
+        return self.logs
+
 
 @dataclass
 class Api:
@@ -335,6 +324,7 @@ class Api:
 
     socket: Path
     images: FakeImages
+    containers: FakeContainers
     node: FakeNode
     registry: CollectorRegistry
     server: ApiServer
@@ -346,7 +336,9 @@ class Api:
         """Stop the server and put a new one with the same fakes on the same socket."""
         await self.server.stop(1.0)
         self.registry = CollectorRegistry()
-        self.server = ApiServer(self.settings, self.images, self.node, self.registry)
+        self.server = ApiServer(
+            self.settings, images=self.images, containers=self.containers, node=self.node, registry=self.registry
+        )
         await self.server.start()
 
 
@@ -362,17 +354,30 @@ async def running_api(
     """Serve fakes on a socket in a directory of its own."""
     directory = Path(tempfile.mkdtemp(prefix="stoker-api-"))
     settings = ApiSettings(socket=directory / "s.sock", group=group, max_body=max_body, heartbeat=heartbeat)
-    images, node, registry = FakeImages(), FakeNode(), CollectorRegistry()
-    server = ApiServer(settings, images, node, registry, deadlines=deadlines, max_streams=max_streams)
+    images, containers, node, registry = FakeImages(), FakeContainers(), FakeNode(), CollectorRegistry()
+    server = ApiServer(
+        settings,
+        images=images,
+        containers=containers,
+        node=node,
+        registry=registry,
+        deadlines=deadlines,
+        max_streams=max_streams,
+    )
     await server.start()
     http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(settings.socket)))
-    api = Api(settings.socket, images, node, registry, server, http, settings=settings)
+    api = Api(settings.socket, images, containers, node, registry, server, http, settings=settings)
     try:
         yield api
     finally:
         await http.close()
         await api.server.stop(5.0)
         shutil.rmtree(directory)
+
+
+def waiting(image: str) -> ItemStatus:
+    """An image whose turn has not come."""
+    return ItemStatus(image=image, reference=normal(image), phase="Waiting")
 
 
 def pulling(image: str, done: int, total: int, *, unpacked: int = 0, layers: int = 7, attempt: int = 1) -> ItemStatus:

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from stokerd import errors
+from stokerd.api.calls import Deadlines
 from stokerd.api.errors import failure_of, status_of
-from stokerd.api.routes import Deadlines
 from tests.unit.api.fakes import Api, running_api, until
 
 

@@ -142,7 +142,9 @@ async def test_keeps(api: Api) -> None:
 
 
 async def test_history(api: Api) -> None:
-    api.images.attempts = [Attempt(reference=normal(image), attempt=1) for image in ("nginx", "busybox", "nginx")]
+    api.images.attempts = [
+        Attempt(reference=normal(image), attempt=1, result="Succeeded") for image in ("nginx", "busybox", "nginx")
+    ]
     assert len(await ask(api, "GET", "/v1/history")) == 3
     assert len(await ask(api, "GET", "/v1/history?image=nginx&limit=1")) == 1
     assert api.images.calls[-1] == ("history", ("nginx", 1))

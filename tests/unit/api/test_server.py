@@ -20,6 +20,7 @@ from stokerd.api import listener
 from stokerd.api.accept import Acceptor
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import AlreadyRunning, InvalidInput, StokerError
+from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fakes import Api, FakeImages, FakeNode, running_api, until
 
 
@@ -31,7 +32,14 @@ def directory() -> Iterator[Path]:
 
 
 def make_server(path: Path, group: str = "") -> ApiServer:
-    return ApiServer(ApiSettings(socket=path, group=group), FakeImages(), FakeNode(), CollectorRegistry())
+    settings = ApiSettings(socket=path, group=group)
+    return ApiServer(
+        settings,
+        images=FakeImages(),
+        containers=FakeContainers(),
+        node=FakeNode(),
+        registry=CollectorRegistry(),
+    )
 
 
 def set_mode(path: Path, mode: int) -> None:

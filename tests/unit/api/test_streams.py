@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from stoker.objects.images import Event, ImageChange, ItemEvent, JobCounts
 from stokerd import errors
-from tests.unit.api.fakes import Api, Feed, pulling, running_api, succeeded, until
+from tests.unit.api.fakes import Api, pulling, running_api, succeeded, until
+from tests.unit.api.feeds import Feed
 
 Frame = tuple[str, int, dict[str, object]]
 
@@ -199,7 +200,7 @@ async def test_a_server_that_is_stopping_opens_no_streams(api: Api) -> None:
 
 
 async def test_feeds_note_their_end() -> None:
-    feed = Feed()
+    feed = Feed[Event]()
     feed.put(None)
     assert [event async for event in feed()] == []
     assert feed.closed.is_set()

@@ -443,7 +443,12 @@ def test_jobs_and_cancel(daemon: Served, run: Run) -> None:
 def test_history(daemon: Served, run: Run) -> None:
     daemon.api.images.attempts = [
         Attempt(
-            reference=NGINX, attempt=1, started_at=ago(seconds=130), finished_at=ago(seconds=120), pulled_bytes=MIB
+            reference=NGINX,
+            result="Succeeded",
+            attempt=1,
+            started_at=ago(seconds=130),
+            finished_at=ago(seconds=120),
+            pulled_bytes=MIB,
         ),
         Attempt(
             reference=BUSYBOX, attempt=2, started_at=ago(hours=3), result="Failed", reason="Timeout", message="slow"
@@ -483,7 +488,7 @@ def test_watch_the_node(daemon: Served, run: Run, monkeypatch: pytest.MonkeyPatc
         feed.put(ImageChange(kind="rewarm", reference=NGINX, message="it was\nremoved"))
         from stoker.objects.images import ItemEvent, JobCounts, JobEvent
 
-        feed.put(JobEvent(job=JobStatus(id="j9", counts=JobCounts(desired=1))))
+        feed.put(JobEvent(job=JobStatus(id="j9", state="Active", counts=JobCounts(desired=1))))
         feed.put(ItemEvent(job="j9", item=pulling("nginx", 1, 4), counts=JobCounts()))
         feed.put(ItemEvent(job="j9", item=failed("nginx"), counts=JobCounts()))
         feed.put(None)
@@ -703,7 +708,7 @@ def test_completion_asks_the_daemon(daemon: Served, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COMP_WORDS", "stoker image rm docker.io/library/n")
     assert python(ENTRY).stdout == f"plain,{NGINX}\n"
     monkeypatch.setenv("COMP_WORDS", "stoker image cancel ")
-    daemon.api.images.jobs_by_id["j1"] = JobStatus(id="j1")
+    daemon.api.images.jobs_by_id["j1"] = JobStatus(id="j1", state="Active")
     assert python(ENTRY).stdout == "plain,j1\n"
     monkeypatch.setenv("STOKER_SOCKET", "/nonexistent")
     result = python(ENTRY)

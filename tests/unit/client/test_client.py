@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker import client as client_module
+from stoker import transport
 from stoker.client import Client, ClientError, DaemonUnreachable
 from stoker.objects.images import (
     Attempt,
@@ -52,7 +52,10 @@ async def test_every_method(api: Api, client: Client) -> None:
     keep = await client.keep(KeepRequest(image="nginx"))
     assert await client.keeps() == [keep]
     assert await client.unkeep("nginx") == keep
-    api.images.attempts = [Attempt(reference=normal("nginx")), Attempt(reference=normal("busybox"))]
+    api.images.attempts = [
+        Attempt(reference=normal("nginx"), result="Succeeded"),
+        Attempt(reference=normal("busybox"), result="Failed"),
+    ]
     assert len(await client.history()) == 2
     assert len(await client.history("nginx", limit=5)) == 1
     assert (await client.node()).runtime_name == "containerd"
@@ -124,7 +127,7 @@ async def test_follow_of_a_job_that_is_over(api: Api, client: Client) -> None:
 
 
 async def test_follow_goes_on_after_a_restart(api: Api, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(transport, "_FIRST_DELAY", 0.001)
     job = await client.warm(WarmRequest(images=["nginx"]))
     retries: list[tuple[str, float]] = []
     events = client.follow(job.id, on_retry=lambda error, delay: retries.append((error.message, delay)))
@@ -141,7 +144,7 @@ async def test_follow_goes_on_after_a_restart(api: Api, client: Client, monkeypa
     rest = [event async for event in events]
     assert isinstance(rest[-1], JobEvent)
     assert rest[-1].job.state == "Succeeded"
-    assert "before the job was over" in retries[0][0]
+    assert "before the end was told" in retries[0][0]
     assert "there is no socket" in retries[1][0]
     assert [delay for _, delay in retries[:3]] == [0.001, 0.002, 0.004]
 
@@ -149,7 +152,7 @@ async def test_follow_goes_on_after_a_restart(api: Api, client: Client, monkeypa
 async def test_follow_waits_for_a_daemon_that_is_stopping(
     api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(transport, "_FIRST_DELAY", 0.001)
     job = await client.warm(WarmRequest(images=["nginx"]))
     api.server._streams.close()
     retries: list[str] = []
@@ -163,7 +166,7 @@ async def test_follow_waits_for_a_daemon_that_is_stopping(
 
 
 async def test_follow_loses_patience(api: Api, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(transport, "_FIRST_DELAY", 0.001)
     job = await client.warm(WarmRequest(images=["nginx"]))
     events = client.follow(job.id, patience=0.02)
     await anext(events)
@@ -321,8 +324,8 @@ async def test_events_of_a_newer_daemon_are_passed_over() -> None:
 
 
 async def test_a_daemon_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(client_module, "_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(transport, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(transport, "_SILENCE_SECONDS", 0.05)
     async with running_api() as api, Client(api.socket) as client:
         api.images.gates["pins"] = asyncio.Event()
         with pytest.raises(DaemonUnreachable, match="does not answer"):

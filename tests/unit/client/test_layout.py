@@ -13,7 +13,7 @@ from stoker.cli.layout import closing_line, finished_lines, frame, outcome, shor
 from stoker.cli.progress import Board
 from stoker.cli.text import Style, width_of
 from stoker.objects.images import ItemStatus, JobEvent, JobStatus
-from tests.unit.api.fakes import GIB, MIB, NOW, failed, normal, pulling, succeeded
+from tests.unit.api.fakes import GIB, MIB, NOW, failed, pulling, succeeded, waiting
 
 PLAIN = Style()
 ASCII = Style(unicode=False)
@@ -22,7 +22,7 @@ LONG = "registry.example.com/platform/ml/training-base:v2026.03.01-cuda12"
 
 def board_of(*items: ItemStatus, at: float = 100.0) -> Board:
     board = Board(0.0)
-    board.apply(JobEvent(job=JobStatus(id="j1", items=list(items))), at)
+    board.apply(JobEvent(job=JobStatus(id="j1", state="Active", items=list(items))), at)
     return board
 
 
@@ -36,7 +36,7 @@ def busy() -> Board:
         pulling("done:3", 300 * MIB, 300 * MIB, unpacked=3),
         pulling("fresh", 0, 0),
         retry,
-        *[ItemStatus(image=f"w{number}", reference=normal(f"w{number}")) for number in range(5)],
+        *[waiting(f"w{number}") for number in range(5)],
         succeeded("s"),
         failed("f"),
     ]
@@ -46,6 +46,7 @@ def busy() -> Board:
             JobEvent(
                 job=JobStatus(
                     id="j1",
+                    state="Active",
                     items=[pulling("nginx:1.27", done, 500 * MIB), pulling(LONG, 3 * GIB + done, 7 * GIB), *rest],
                 )
             ),
@@ -146,7 +147,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        (ItemStatus(image="a", reference="a"), "waiting"),
+        (waiting("a"), "waiting"),
         (pulling("a", 0, 0), "resolving"),
         (pulling("a", 1, 2), "pulling"),
         (pulling("a", 2, 2, unpacked=3), "unpacking 3/7"),
@@ -174,7 +175,7 @@ def test_summary_has_the_time_left_only_when_it_can_be_known() -> None:
     board = Board(0.0)
     for second in range(11):
         item = pulling("a", second * 10 * MIB, 200 * MIB)
-        board.apply(JobEvent(job=JobStatus(id="j1", items=[item])), float(second))
+        board.apply(JobEvent(job=JobStatus(id="j1", state="Active", items=[item])), float(second))
     assert (
         summary_line(board, now=10.0, width=80, style=PLAIN) == "0/1 images · 100/200 MiB · 10.0 MiB/s · 10s left · 10s"
     )

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.cli.progress import Board, Speed, Totals
 from stoker.objects.images import ImageChange, ItemEvent, ItemStatus, JobCounts, JobEvent, JobStatus
-from tests.unit.api.fakes import GIB, MIB, failed, normal, pulling, succeeded
+from tests.unit.api.fakes import GIB, MIB, failed, normal, pulling, succeeded, waiting
 
 
 def job(*items: ItemStatus, state: str = "Active") -> JobEvent:
@@ -66,9 +67,9 @@ def test_what_was_here_before_counts_as_done_but_not_as_speed() -> None:
 
 def test_totals() -> None:
     board = Board(0.0)
-    waiting = ItemStatus(image="w", reference=normal("w"))
+    idle = waiting("w")
     cancelled = ItemStatus(image="c", reference=normal("c"), phase="Cancelled")
-    board.apply(job(waiting, pulling("p", 1, 4), succeeded("s", 4), failed("f"), cancelled), 0.0)
+    board.apply(job(idle, pulling("p", 1, 4), succeeded("s", 4), failed("f"), cancelled), 0.0)
     totals = board.totals(0.0)
     assert totals == Totals(
         desired=5, succeeded=1, failed=1, cancelled=1, pulling=1, waiting=1, bytes_done=5, bytes_total=8
@@ -92,8 +93,8 @@ def test_images_that_are_over_stay_over() -> None:
 
 def test_phases() -> None:
     board = Board(0.0)
-    retry = ItemStatus(image="r", reference=normal("r"), attempt=1)
-    fresh = ItemStatus(image="f", reference=normal("f"))
+    retry = replace(waiting("r"), attempt=1)
+    fresh = waiting("f")
     tracked = board.apply(job(retry, fresh, pulling("p", 1, 2), pulling("u", 2, 2), pulling("m", 0, 0)), 0.0)
     assert [one.active for one in tracked] == [True, False, True, True, True]
     assert [one.unpacking for one in tracked] == [False, False, False, True, False]

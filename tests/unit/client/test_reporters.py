@@ -23,7 +23,7 @@ class Clock:
 
 
 def job(*items: ItemStatus) -> JobEvent:
-    return JobEvent(job=JobStatus(id="j1", counts=JobCounts(desired=len(items)), items=list(items)))
+    return JobEvent(job=JobStatus(id="j1", state="Active", counts=JobCounts(desired=len(items)), items=list(items)))
 
 
 def item(status: ItemStatus) -> ItemEvent:
@@ -34,7 +34,7 @@ def test_plain_lines_at_changes_and_every_ten_seconds() -> None:
     lines: list[str] = []
     clock = Clock()
     reporter = PlainReporter(lines.append, clock)
-    waiting = ItemStatus(image="a", reference=normal("a"))
+    waiting = ItemStatus(image="a", reference=normal("a"), phase="Waiting")
     reporter.event(job(waiting, replace(waiting, image="b", reference=normal("b"))))
     for second in range(26):
         clock.now = float(second)
