@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import psutil
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -28,6 +28,27 @@ class RuntimeMetrics:
         self._calls.labels(method, status).inc()
         if method not in _LONG_CALLS:
             self._seconds.labels(method).observe(seconds)
+
+
+class SubsystemMetrics:
+    """Which subsystems of the daemon run, and how often one failed (`life.supervise.Gauges`)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._up = Gauge(
+            "stoker_subsystem_up", "1 while a subsystem runs, 0 from a failure until it has recovered.", ["subsystem"],
+            registry=registry,
+        )  # fmt: skip
+        self._failures = Counter(
+            "stoker_subsystem_failures", "Failures after which a subsystem was started again.", ["subsystem"],
+            registry=registry,
+        )  # fmt: skip
+
+    def up(self, name: str, *, up: bool) -> None:
+        self._up.labels(name).set(up)
+        self._failures.labels(name)
+
+    def failed(self, name: str) -> None:
+        self._failures.labels(name).inc()
 
 
 class ProcessMetrics(Collector):

@@ -2,14 +2,17 @@
 
 The configuration is one TOML file; each part is a table, each field a key of the same name. Durations are strings such
 as ``"90s"``, ``"10m"``, ``"24h"`` or numbers of seconds; sizes are strings such as ``"2GiB"`` or numbers of bytes.
-`settings_file.load` reads a file and reports all of its errors at once.
+`settings_file.load` reads a file and reports all of its errors at once. A field marked LIVE takes its new value when
+the file is read again (``stoker reload``, SIGHUP); the others hold until stokerd is started anew. docs/configuration.md
+is made from this module (`settings_reference`).
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,13 @@ class Unit:
     least: float
     most: float
 
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Marks a field whose new value holds as soon as the file is read again."""
+
+
+LIVE = Live()
 
 _CENTURY = 100 * 365 * 86_400
 Seconds = Annotated[float, Unit("seconds", 0, _CENTURY)]
@@ -39,13 +49,13 @@ class DaemonSettings:
     state_dir: Path = Path("/var/lib/stoker")
     """Directory of the journal. It must survive a reboot, and belong to one stokerd alone."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], LIVE] = "info"
     """Least severity that is logged."""
 
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: Annotated[Literal["auto", "json", "console"], LIVE] = "auto"
     """``auto`` writes lines for people on a terminal and JSON everywhere else."""
 
-    stop_timeout: PositiveSeconds = 20.0
+    stop_timeout: Annotated[PositiveSeconds, LIVE] = 20.0
     """How long running work may take to be parked when stokerd is told to stop."""
 
 
@@ -91,65 +101,65 @@ class RuntimeSettings:
 class ImageSettings:
     """``[images]``: warm images."""
 
-    max_parallel: PositiveCount = 2
+    max_parallel: Annotated[PositiveCount, LIVE] = 2
     """Images pulled at one time on this node."""
 
-    max_parallel_per_registry: PositiveCount = 2
+    max_parallel_per_registry: Annotated[PositiveCount, LIVE] = 2
     """Images pulled at one time from any one registry."""
 
-    attempts: PositiveCount = 5
+    attempts: Annotated[PositiveCount, LIVE] = 5
     """Tries before an image counts as failed, unless the request says otherwise."""
 
-    backoff_initial: PositiveSeconds = 1.0
+    backoff_initial: Annotated[PositiveSeconds, LIVE] = 1.0
     """Pause after the first failed try; it doubles with each further one."""
 
-    backoff_max: PositiveSeconds = 60.0
+    backoff_max: Annotated[PositiveSeconds, LIVE] = 60.0
     """Longest pause between two tries."""
 
-    backoff_jitter: Share = 0.5
+    backoff_jitter: Annotated[Share, LIVE] = 0.5
     """Share of each pause that is random, so that nodes that failed together do not return together."""
 
-    stall_timeout: PositiveSeconds = 120.0
+    stall_timeout: Annotated[PositiveSeconds, LIVE] = 120.0
     """A pull in which for so long no byte arrives and nothing is unpacked is broken off and tried again."""
 
-    poll_interval: PositiveSeconds = 0.1
+    poll_interval: Annotated[PositiveSeconds, LIVE] = 0.1
     """How often a running pull is looked at; longer pulls are looked at up to ten times less often."""
 
-    disk_reserve: Bytes = 1 << 30
+    disk_reserve: Annotated[Bytes, LIVE] = 1 << 30
     """Bytes that must be left on containerd's file system when an image has been pulled."""
 
-    disk_floor: Bytes = 512 << 20
+    disk_floor: Annotated[Bytes, LIVE] = 512 << 20
     """A running pull is stopped when free bytes fall under this."""
 
-    inode_reserve: Count = 10_000
+    inode_reserve: Annotated[Count, LIVE] = 10_000
     """Inodes that must be left when an image has been pulled."""
 
-    inode_floor: Count = 5_000
+    inode_floor: Annotated[Count, LIVE] = 5_000
     """A running pull is stopped when free inodes fall under this."""
 
-    io_pressure_limit: Percent = 80.0
+    io_pressure_limit: Annotated[Percent, LIVE] = 80.0
     """No new pull starts while tasks wait for a disk for more than this share of the time (PSI, some, avg10);
     100 switches it off."""
 
-    io_pressure_interval: PositiveSeconds = 2.0
+    io_pressure_interval: Annotated[PositiveSeconds, LIVE] = 2.0
     """How often the pressure is read again while it holds pulls back."""
 
-    pin_limit: Percent = 50.0
+    pin_limit: Annotated[Percent, LIVE] = 50.0
     """Pinned images together may take so much of containerd's file system."""
 
-    keep_interval: PositiveSeconds = 300.0
+    keep_interval: Annotated[PositiveSeconds, LIVE] = 300.0
     """How often kept images and pins are checked beside containerd's events."""
 
-    keep_backoff_max: PositiveSeconds = 3600.0
+    keep_backoff_max: Annotated[PositiveSeconds, LIVE] = 3600.0
     """Longest pause before a kept image that is removed again and again is warmed again."""
 
-    job_ttl: Seconds = 3600.0
+    job_ttl: Annotated[Seconds, LIVE] = 3600.0
     """How long a finished job can still be asked for."""
 
-    history_limit: PositiveCount = 10_000
+    history_limit: Annotated[PositiveCount, LIVE] = 10_000
     """Attempts that the history keeps."""
 
-    max_images_per_request: PositiveCount = 20_000
+    max_images_per_request: Annotated[PositiveCount, LIVE] = 20_000
     """Images that one request may name."""
 
 
@@ -172,19 +182,19 @@ class CredentialSettings:
 class ContainerSettings:
     """``[containers]``: the inventory, and containers recreated in place."""
 
-    resync_interval: PositiveSeconds = 60.0
+    resync_interval: Annotated[PositiveSeconds, LIVE] = 60.0
     """How often pods and containers are listed anew beside the runtime's events."""
 
-    max_parallel: PositiveCount = 32
+    max_parallel: Annotated[PositiveCount, LIVE] = 32
     """Pods in which containers are recreated at one time; others wait for their turn."""
 
-    active_deadline: PositiveSeconds = 600.0
+    active_deadline: Annotated[PositiveSeconds, LIVE] = 600.0
     """Time that a request to recreate has, unless it says otherwise."""
 
-    grace: Seconds = 30.0
+    grace: Annotated[Seconds, LIVE] = 30.0
     """Time between the stop signal and the kill where neither the request nor the pod says otherwise."""
 
-    request_ttl: Seconds = 3600.0
+    request_ttl: Annotated[Seconds, LIVE] = 3600.0
     """How long a finished request can still be asked for, unless it says otherwise."""
 
 
@@ -198,3 +208,10 @@ class Settings:
     images: ImageSettings = field(default_factory=ImageSettings)
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
     containers: ContainerSettings = field(default_factory=ContainerSettings)
+
+
+@functools.cache
+def is_live(part: type[object], name: str) -> bool:
+    """Say whether the field *name* of the part takes its new value at a reload."""
+    hint = get_type_hints(part, include_extras=True)[name]
+    return LIVE in getattr(hint, "__metadata__", ())

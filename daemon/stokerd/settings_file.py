@@ -123,9 +123,8 @@ def _did_you_mean(key: str, names: list[str]) -> str:
 def _value(raw: Any, hint: Any) -> Any:
     """Return *raw* as the type that *hint* asks for; ValueError says what was expected."""
     if get_origin(hint) is typing.Annotated:
-        unit = get_args(hint)[1]
-        assert isinstance(unit, Unit)
-        return _number(raw, unit)
+        unit = next((mark for mark in hint.__metadata__ if isinstance(mark, Unit)), None)
+        return _value(raw, get_args(hint)[0]) if unit is None else _number(raw, unit)
     if get_origin(hint) is typing.Literal:
         if raw not in get_args(hint):
             raise ValueError(f"{_show(raw)} is not one of {', '.join(map(repr, get_args(hint)))}")

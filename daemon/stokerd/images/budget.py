@@ -45,6 +45,10 @@ class DiskBudget:
         self._ratios: dict[Compression, Ratio] = dict(DEFAULT_RATIOS)
         self._promised: dict[str, Need] = {}
 
+    def apply(self, margins: Margins) -> None:
+        """Let new margins hold, for pulls that run, too."""
+        self.margins = margins
+
     async def load(self) -> None:
         """Take up what earlier runs learned."""
         for row in await self._journal.ratios():

@@ -34,6 +34,9 @@ class Ledger:
         self._writing = asyncio.Lock()
         self._flushes: set[asyncio.Task[None]] = set()
 
+    def apply(self, *, history_limit: int) -> None:
+        self._history_limit = history_limit
+
     async def accept(self, job: Job) -> None:
         """Write a new job whole. Raises JournalError: then it was not accepted."""
         await self._journal.save_jobs([job.row], [item.row for item in job.items])

@@ -88,6 +88,10 @@ class Puller:
         self._under_way = 0
         self._claimed: set[str] = set()
 
+    def apply(self, timing: Timing) -> None:
+        """Let new timing hold for attempts that begin from now on."""
+        self._timing = timing
+
     async def attempt(self, order: PullOrder) -> Pulled | Failure:
         """Try once. What was fetched stays under the lease, for the next attempt, until `discard` or success."""
         self._under_way += 1

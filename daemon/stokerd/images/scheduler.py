@@ -161,6 +161,11 @@ class Scheduler:
             return ""
         return why(self._waiting(pull), self._policy.limits, self._room, self._clock.monotonic())
 
+    def apply(self, policy: Policy) -> None:
+        """Let a new policy hold. Pulls that run go on, even if there are now more of them than may be."""
+        self._policy = policy
+        self._changed.set()
+
     def _new(self, reference: Reference) -> Pull:
         self._sequence += 1
         pull = self._pulls[reference.pull_spec] = Pull(reference.pull_spec, reference, self._sequence)
@@ -185,7 +190,11 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        """Start pulls as they become due, until cancelled. Attempts that run then are left resumable."""
+        """Start pulls as they become due, until cancelled. Attempts that run then are left resumable.
+
+        May run again after it was cancelled or has failed: it goes on with what was left in the middle.
+        """
+        self._take_up()
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
@@ -197,6 +206,19 @@ class Scheduler:
                         await self._changed.wait()
                 except TimeoutError:
                     continue
+
+    def _take_up(self) -> None:
+        """Put back what an earlier run has left in the middle."""
+        now = self._clock.monotonic()
+        for pull in list(self._pulls.values()):
+            if pull.state == "waiting":
+                continue
+            for item in pull.items:
+                item.stop_clock(now)
+            pull.state, pull.task = "waiting", None
+            pull.taking.clear()
+            self._running.discard(pull)
+            self._leave(pull)
 
     def _clean_up(self, group: asyncio.TaskGroup) -> None:
         left, self._left = self._left, []

@@ -21,13 +21,12 @@ from stokerd.images.jobs import Job, unique
 from stokerd.images.ledger import Ledger
 from stokerd.images.metrics import ImageMetrics
 from stokerd.images.planning import Planner
+from stokerd.images.policies import margins_of, policy_of, timing_of
 from stokerd.images.presence import Presence
 from stokerd.images.pull import Puller
-from stokerd.images.queue import Limits
 from stokerd.images.reconcile import drop_orphans
 from stokerd.images.removal import remove_image
-from stokerd.images.retry import Backoff
-from stokerd.images.scheduler import Policy, Scheduler, Warm
+from stokerd.images.scheduler import Scheduler, Warm
 from stokerd.images.tender import Tender
 from stokerd.journal.images import ImageJournal
 from stokerd.journal.rows import ItemRow, JobRow, KeepRow
@@ -75,6 +74,8 @@ class ImageService:
         self._hub = Hub()
         self._ledger = Ledger(parts.journal, history_limit=settings.history_limit)
         self._reconciled = asyncio.Event()
+        self._came_or_went = asyncio.Event()
+        parts.runtime.on_change(self._came_or_went.set)
         self._tender = Tender(
             parts.runtime,
             parts.presence,
@@ -90,7 +91,7 @@ class ImageService:
         )
         self._book = JobBook(self._ledger, self._hub, parts.clock, parts.metrics, self._tender)
         self._scheduler = Scheduler(
-            parts.runtime, parts.puller, parts.presence, _policy(settings), parts.clock, parts.pressure, self._book
+            parts.runtime, parts.puller, parts.presence, policy_of(settings), parts.clock, parts.pressure, self._book
         )
         parts.metrics.running.set_function(lambda: self._scheduler.running)
         parts.metrics.waiting.set_function(lambda: self._scheduler.waiting)
@@ -105,8 +106,22 @@ class ImageService:
             for item in self._book.restore(row, items):
                 self._scheduler.want(item)
 
+    def apply(self, settings: ImageSettings) -> None:
+        """Let new settings hold, without losing any work."""
+        self._settings = settings
+        self._scheduler.apply(policy_of(settings))
+        self._parts.budget.apply(margins_of(settings))
+        self._parts.puller.apply(timing_of(settings))
+        self._ledger.apply(history_limit=settings.history_limit)
+        self._tender.apply(
+            pin_limit=settings.pin_limit, interval=settings.keep_interval, pause_limit=settings.keep_backoff_max
+        )
+
     async def run(self) -> None:
-        """Do the work until cancelled; running pulls are then left so that the next start goes on with them."""
+        """Do the work until cancelled; running pulls are then left so that the next start goes on with them.
+
+        May run again after it has failed.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._scheduler.run(), name="images: scheduler")
@@ -120,8 +135,7 @@ class ImageService:
 
     async def _reconcile(self) -> None:
         """Go through containerd's leases at the start and whenever it comes back."""
-        ready = asyncio.Event()
-        self._parts.runtime.on_change(ready.set)
+        ready, failing = self._came_or_went, False
         while True:
             await self._parts.runtime.wait_ready()
             ready.clear()
@@ -129,10 +143,14 @@ class ImageService:
                 await drop_orphans(self._parts.runtime, self._parts.daemon, self._scheduler)
             except RuntimeFailure as error:
                 gone = isinstance(error, RuntimeUnavailable)  # the connection's supervision will notice, too
-                if not gone:
+                if not gone and not failing:
+                    failing = True
                     _log.warning("leases could not be gone through; trying again", why=error.message)
                 await asyncio.sleep(_RECONCILE_RETRY if not gone else _RUNTIME_PAUSE)
                 continue
+            if failing:
+                failing = False
+                _log.info("leases have been gone through")
             if ready.is_set():  # containerd went, or came, meanwhile
                 continue
             self._reconciled.set()
@@ -379,15 +397,6 @@ def _latest(expiries: Collection[float | None]) -> float | None:
     """Return when the last of some pins ends; None when one has no end."""
     ends = [when for when in expiries if when is not None]
     return max(ends, default=None) if len(ends) == len(expiries) else None
-
-
-def _policy(settings: ImageSettings) -> Policy:
-    return Policy(
-        limits=Limits(settings.max_parallel, settings.max_parallel_per_registry),
-        backoff=Backoff(settings.backoff_initial, settings.backoff_max, jitter=settings.backoff_jitter),
-        pressure_limit=settings.io_pressure_limit,
-        pressure_interval=settings.io_pressure_interval,
-    )
 
 
 def _credential(auth: api.InlineAuth) -> Credential:

@@ -68,7 +68,15 @@ class Tender:
         self._references: dict[str, Reference] = {}
         self._tries: dict[str, int] = {}
         self._poked = asyncio.Event()
+        self._failing = ""
         self._lock = asyncio.Lock()
+
+    def apply(self, *, pin_limit: float, interval: float, pause_limit: float) -> None:
+        """Let new settings hold; a lower limit ends no pin that there is."""
+        self._pin_limit = pin_limit
+        self._interval = interval
+        self._pause_limit = pause_limit
+        self.poke()
 
     async def load(self) -> None:
         self._pins = {pin.reference: pin for pin in await self._journal.pins()}
@@ -308,8 +316,14 @@ class Tender:
             try:
                 wake = await self.tend()
             except (RuntimeFailure, JournalError) as error:
-                _log.warning("pins and kept images could not be looked after", why=str(error))
+                if str(error) != self._failing:
+                    _log.warning("pins and kept images could not be looked after", why=str(error))
+                self._failing = str(error)
                 wake = self._clock.time() + _RETRY
+            else:
+                if self._failing:
+                    _log.info("pins and kept images are looked after again")
+                self._failing = ""
             pause = self._interval
             if wake is not None:
                 pause = min(max(wake - self._clock.time(), _SETTLE), pause)
