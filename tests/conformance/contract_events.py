@@ -23,7 +23,7 @@ class _Listener:
         self.task = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        async with aclosing(self._subject.runtime.events.images()) as events:  # type: ignore[type-var]
+        async with aclosing(self._subject.runtime.events.images()) as events:
             async for event in events:
                 self.seen.append(event)
 

@@ -7,21 +7,34 @@
     await hold.reached.wait()  # 4 MiB of the first layer are there, no more will come
     runtime.crash()  # the pull fails with RuntimeUnavailable; content and leases stay
 
-It passes the same conformance suite as real containerd. What it leaves out: containers, snapshots that are written to,
-and the bytes of layers, of which it only knows how many there are.
+Pods and containers are there too. Processes do what tests say they do, on the loop's clock:
+
+    pod = runtime.add_pod("web")
+    old = runtime.add_container(pod, "app", "registry.test/app:v1")  # runs
+    runtime.load_image("registry.test/app:v2")
+    runtime.conduct(Conduct(exits_after=0.5, exit_code=1), image="registry.test/app:v2")
+    runtime.fail("cri.CreateContainer", "no")  # or hold it; "cri.CreateContainer:done" is after it took effect
+
+It passes the same conformance suite as real containerd. What it leaves out: snapshots that are written to, and the
+bytes of layers, of which it only knows how many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from stokerd.errors import RuntimeUnavailable, StokerError
-from stokerd.runtime.memory_artifacts import host_platform
+from stokerd.runtime.memory_artifacts import Reference, host_platform
+from stokerd.runtime.memory_conduct import Answer, Conduct
+from stokerd.runtime.memory_cri_runtime import MemoryContainers, MemoryPods, plain_container, plain_pod
 from stokerd.runtime.memory_faults import Hold, Script
+from stokerd.runtime.memory_install import install
+from stokerd.runtime.memory_pods import PodStore
 from stokerd.runtime.memory_pull import Generation, Machine
 from stokerd.runtime.memory_registry import Remote
 from stokerd.runtime.memory_services import (
@@ -34,6 +47,7 @@ from stokerd.runtime.memory_services import (
     Session,
 )
 from stokerd.runtime.memory_store import Disk, Store
+from stokerd.runtime.pod_types import ContainerEvent, ExecResult
 from stokerd.runtime.probe import with_capabilities
 from stokerd.runtime.types import CgroupMode, ImageEvent, RuntimeInfo
 
@@ -59,6 +73,8 @@ class MemoryOptions:
 class _Services:
     session: Session
     cri: MemoryCri
+    pods: MemoryPods
+    containers: MemoryContainers
     content: MemoryContent
     images: MemoryImages
     snapshots: MemorySnapshots
@@ -73,8 +89,9 @@ def _now() -> datetime:
 class MemoryRuntime:
     """A containerd, its node's disk and the registries around it.
 
-    ``remote`` is what can be pulled, ``disk`` the file system, ``store`` all that containerd keeps, ``containers`` what
-    `cri.in_use` tells of, ``calls`` how often each call was made (by the names that real calls are observed under:
+    ``remote`` is what can be pulled, ``disk`` the file system, ``store`` all that containerd keeps of images, ``node``
+    its sandboxes, containers and their processes, ``used`` images that `cri.in_use` tells of beside those of
+    containers, ``calls`` how often each call was made (by the names that real calls are observed under:
     ``cri.PullImage``, ``leases.ListResources``), ``latency`` how many seconds of the loop's time each call takes.
     """
 
@@ -91,8 +108,10 @@ class MemoryRuntime:
         self.store = Store(self.disk, clock, "overlayfs")
         self.store.on_event = self._publish
         self.remote = Remote(self.options.platform)
+        self.node = PodStore(clock, self.options.generation)
+        self.node.on_event = self._publish_container
         self.calls: Counter[str] = Counter()
-        self.containers: set[str] = set()
+        self.used: set[str] = set()
         self.latency = 0.0
         self.restarts = 0
         self._script = Script()
@@ -107,6 +126,14 @@ class MemoryRuntime:
     @property
     def cri(self) -> MemoryCri:
         return self._current().cri
+
+    @property
+    def pods(self) -> MemoryPods:
+        return self._current().pods
+
+    @property
+    def containers(self) -> MemoryContainers:
+        return self._current().containers
 
     @property
     def content(self) -> MemoryContent:
@@ -189,6 +216,101 @@ class MemoryRuntime:
         self._script.clear()
         self.remote.script.clear()
 
+    # ------------------------------------------------------------------------------------------ pods and containers
+
+    def add_pod(
+        self,
+        name: str,
+        namespace: str = "default",
+        *,
+        uid: str = "",
+        attempt: int = 0,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> str:
+        """Make a sandbox that is ready, and return its id; *more* are fields of PodSandboxConfig's JSON."""
+        about = {"name": name, "namespace": namespace, "uid": uid or f"uid-{namespace}-{name}", "attempt": attempt}
+        config = {"metadata": about, "hostname": name, "labels": labels, "annotations": annotations, **more}
+        return self.node.run_pod(plain_pod(config), "").id
+
+    def add_container(
+        self,
+        pod_id: str,
+        name: str,
+        image: str,
+        *,
+        attempt: int = 0,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        running: bool = True,
+        **more: Any,
+    ) -> str:
+        """Create a container, and start it unless told not to; its image is loaded when it is not there.
+
+        *more* are fields of ContainerConfig's JSON. Returns the id.
+        """
+        config = {
+            "metadata": {"name": name, "attempt": attempt},
+            "image": {"image": image, "user_specified_image": image},
+            "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
+            "labels": labels,
+            "annotations": annotations,
+            "log_path": f"{name}/{attempt}.log",
+            **more,
+        }
+        container = self.node.create(pod_id, plain_container(config), lambda _image: self.load_image(image))
+        if running:
+            self.node.begin_start(container)
+            self.node.finish_start(container)
+        return container.id
+
+    def load_image(self, reference: str) -> str:
+        """Let an image be there, as if it had been pulled; make one up when no registry has it. Returns its id."""
+        name = Reference.parse(reference)
+        assert name is not None, reference
+        record = self.store.records.get(str(name))
+        manifest = self._machine.manifest_of(record.target.digest) if record is not None else None
+        if manifest is not None:
+            return str(manifest["config"]["digest"])
+        return install(self._machine, self.remote.image(name) or self.remote.add_image(reference), name)
+
+    def conduct(
+        self,
+        conduct: Conduct,
+        *,
+        image: str = "",
+        name: str = "",
+        env: Mapping[str, str] | None = None,
+        times: int = 1 << 30,
+    ) -> None:
+        """Say how containers behave that are started from now on: of an image (as it is asked for), a name, with some
+        environment, the next *times* of them. Of several that fit, the one said last holds."""
+        self.node.conducts.add(conduct, image=image, name=name, env=env, times=times)
+
+    def on_exec(
+        self,
+        outcome: ExecResult | StokerError | str | Answer,
+        *,
+        argv: Sequence[str] = (),
+        image: str = "",
+        name: str = "",
+        takes: float = 0.0,
+        times: int = 1 << 30,
+    ) -> None:
+        """Say how commands that begin with *argv* end: a result, an error or its text, or a function of the whole argv.
+        Others end with 0 at once. ``node.execs`` tells which were run, and where."""
+        self.node.conducts.add_command(outcome, argv=argv, image=image, name=name, takes=takes, times=times)
+
+    def end(self, container_id: str, exit_code: int = 0, reason: str = "") -> None:
+        """Let the main process of a container end now."""
+        self.node.end(self.node.containers[container_id], exit_code, reason)
+
+    def lose_pod(self, pod_id: str) -> None:
+        """Let the pause process of a sandbox die."""
+        self.node.lose_pod(self.node.pods[pod_id])
+
     # ------------------------------------------------------------------------------------------ inside
 
     def _current(self) -> _Services:
@@ -201,9 +323,13 @@ class MemoryRuntime:
 
     def _connect(self) -> None:
         session = Session(self._machine, self.calls, self._script, lambda: self.latency)
+        cri = MemoryCri(session, lambda: frozenset({*self.used, *self.node.used_images()}))
+        self.node.recover()
         self._services = _Services(
             session,
-            MemoryCri(session, self.containers),
+            cri,
+            MemoryPods(session, self.node),
+            MemoryContainers(session, self.node, lambda ref: cri.find(ref, "cri.CreateContainer")),
             MemoryContent(session),
             MemoryImages(session),
             MemorySnapshots(session),
@@ -225,6 +351,10 @@ class MemoryRuntime:
     def _publish(self, event: ImageEvent) -> None:
         if self._services is not None:
             self._services.session.publish(event)
+
+    def _publish_container(self, event: ContainerEvent) -> None:
+        if self._services is not None:
+            self._services.session.publish_container(event)
 
     def _info(self) -> RuntimeInfo:
         return with_capabilities(

@@ -50,6 +50,7 @@ class Remote:
         self._contents: dict[str, set[str]] = {}
         self._documents: dict[str, Document] = {}
         self._layers: dict[str, Layer] = {}
+        self._images: dict[str, RemoteImage] = {}
         self._accounts: dict[str, tuple[str, str]] = {}
 
     # ------------------------------------------------------------------------------------------ content
@@ -93,6 +94,7 @@ class Remote:
             documents.append(Document(MEDIA_TYPES[style, "config"], variant.config_digest, variant.config))
             self._layers.update({layer.digest: layer for layer in variant.layers})
             known.update(layer.digest for layer in variant.layers)
+        self._images[image.digest] = image
         self._documents.update({document.digest: document for document in documents})
         known.update(document.digest for document in documents)
         if name.tag:
@@ -111,6 +113,11 @@ class Remote:
         if digest not in self._contents.get(name.repository, set()):
             return None
         return self._documents.get(digest)
+
+    def image(self, name: Reference) -> RemoteImage | None:
+        """Return the image behind a name, None when its registry does not have it."""
+        found = self.find(name)
+        return self._images.get(found.digest) if found is not None else None
 
     def document(self, digest: str) -> Document:
         return self._documents[digest]

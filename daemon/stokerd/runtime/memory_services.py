@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNotFound, Runt
 from stokerd.runtime.memory_artifacts import Reference
 from stokerd.runtime.memory_faults import Script
 from stokerd.runtime.memory_pull import CALL, Machine, Pull
+from stokerd.runtime.pod_types import ContainerEvent
 from stokerd.runtime.types import (
     ContentInfo,
     CriImage,
@@ -49,16 +50,21 @@ class Session:
     alive: bool = True
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     subscribers: set[asyncio.Queue[ImageEvent | None]] = field(default_factory=set)
+    watchers: set[asyncio.Queue[ContainerEvent | None]] = field(default_factory=set)
 
     def break_off(self) -> None:
         self.alive = False
         for task in self.tasks:
             task.cancel()
-        for queue in self.subscribers:
+        for queue in (*self.subscribers, *self.watchers):
             queue.put_nowait(None)
 
     def publish(self, event: ImageEvent) -> None:
         for queue in self.subscribers:
+            queue.put_nowait(event)
+
+    def publish_container(self, event: ContainerEvent) -> None:
+        for queue in self.watchers:
             queue.put_nowait(event)
 
     async def call(self, name: str, work: Callable[[], T]) -> T:
@@ -88,20 +94,25 @@ class Session:
 
     async def _answer(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         await asyncio.sleep(self.latency())
-        due = await self.script.due((name,))
+        await self._pass(name, name)
+        answer = await work()
+        await self._pass(name, f"{name}:done")
+        return answer
+
+    async def _pass(self, name: str, place: str) -> None:
+        due = await self.script.due((place,))
         if isinstance(due, StokerError):
             raise due
         if due is not None:
             raise RuntimeFailure(due, status="UNKNOWN", call=name)
-        return await work()
 
 
 class MemoryCri:
     """`protocol.CriImages`."""
 
-    def __init__(self, session: Session, containers: set[str]) -> None:
+    def __init__(self, session: Session, used: Callable[[], frozenset[str]]) -> None:
         self._session, self._machine, self._store = session, session.machine, session.machine.store
-        self._containers = containers
+        self._used = used
 
     async def pull(self, ref: str, *, auth: RegistryAuth | None = None, lease: str | None = None) -> str:
         async def work() -> str:
@@ -126,14 +137,14 @@ class MemoryCri:
                 self._store.collect()
 
     async def status(self, ref: str) -> CriImage | None:
-        return await self._session.call("cri.ImageStatus", lambda: self._find(ref, "cri.ImageStatus"))
+        return await self._session.call("cri.ImageStatus", lambda: self.find(ref, "cri.ImageStatus"))
 
     async def list(self) -> tuple[CriImage, ...]:
         return await self._session.call("cri.ListImages", lambda: tuple(self._images().values()))
 
     async def remove(self, ref: str) -> None:
         def work() -> None:
-            image = self._find(ref, "cri.RemoveImage")
+            image = self.find(ref, "cri.RemoveImage")
             if image is None:
                 return
             for name in self._names()[image.id]:
@@ -154,13 +165,14 @@ class MemoryCri:
         return await self._session.call("cri.ImageFsInfo", work)
 
     async def in_use(self) -> frozenset[str]:
-        return await self._session.call("cri.ListContainers", lambda: frozenset(self._containers))
+        return await self._session.call("cri.ListContainers", self._used)
 
     async def version(self) -> None:
         """Answer a ping."""
         await self._session.call("cri.Version", lambda: None)
 
-    def _find(self, ref: str, call: str) -> CriImage | None:
+    def find(self, ref: str, call: str) -> CriImage | None:
+        """Return the image that *ref* names to CRI: by name, digest reference, id, or the beginning of an id."""
         _named(ref, call)
         images = self._images()
         if ref in images:
@@ -330,15 +342,23 @@ class MemoryEvents:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def images(self) -> AsyncIterator[ImageEvent]:
-        self._session.calls["events.Subscribe"] += 1
-        if not self._session.alive:
-            raise unreachable("events.Subscribe")
-        queue: asyncio.Queue[ImageEvent | None] = asyncio.Queue()
-        self._session.subscribers.add(queue)
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            self._session.subscribers.discard(queue)
-        raise unreachable("events.Subscribe")
+    def images(self) -> AsyncGenerator[ImageEvent, None]:
+        return _listen(self._session, "events.Subscribe", self._session.subscribers)
+
+    def containers(self) -> AsyncGenerator[ContainerEvent, None]:
+        return _listen(self._session, "cri.GetContainerEvents", self._session.watchers)
+
+
+async def _listen(session: Session, call: str, queues: set[asyncio.Queue[T | None]]) -> AsyncGenerator[T, None]:
+    """Yield what is published from now on; the stream breaks with the connection."""
+    session.calls[call] += 1
+    if not session.alive:
+        raise unreachable(call)
+    queue: asyncio.Queue[T | None] = asyncio.Queue()
+    queues.add(queue)
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+    finally:
+        queues.discard(queue)
+    raise unreachable(call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from cri_stubs.containerd.events import image_pb2
@@ -200,7 +200,7 @@ class NativeEvents:
         self._wire = wire
         self._stub = EventsStub(wire.channel)
 
-    async def images(self) -> AsyncIterator[ImageEvent]:
+    async def images(self) -> AsyncGenerator[ImageEvent, None]:
         request = events_pb2.SubscribeRequest(filters=[f'namespace=={NAMESPACE},topic~="^/images/"'])
         stream = self._wire.stream("events.Subscribe", self._stub.Subscribe, request, unlimited=True)
         async with aclosing(stream) as envelopes:

@@ -7,7 +7,7 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from stokerd.runtime.pod_types import (
@@ -192,11 +192,11 @@ class Leases(Protocol):
 class Events(Protocol):
     """containerd's event stream."""
 
-    def images(self) -> AsyncIterator[ImageEvent]:
+    def images(self) -> AsyncGenerator[ImageEvent, None]:
         """Yield image events from now on, until the stream breaks (RuntimeUnavailable) or the caller stops."""
         ...
 
-    def containers(self) -> AsyncIterator[ContainerEvent]:
+    def containers(self) -> AsyncGenerator[ContainerEvent, None]:
         """Yield what happens to containers and pod sandboxes from now on, likewise."""
         ...
 

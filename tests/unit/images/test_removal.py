@@ -86,7 +86,7 @@ def test_the_image_of_a_container_is_left_alone(tmp_path: Path, used: str) -> No
         async with Node(tmp_path) as node:
             image = node.image()
             await node.warmed("app:v1")
-            node.runtime.containers.add({"id": image.id, "tag": full("app:v1"), "digest": image.by_digest}[used])
+            node.runtime.used.add({"id": image.id, "tag": full("app:v1"), "digest": image.by_digest}[used])
             with pytest.raises(Conflict, match="container"):
                 await node.service.remove(full("app:v1"))
             await node.service.remove(full("app:v1"), force=True)

@@ -358,7 +358,7 @@ class TestStreams:
     async def test_that_are_left_end_on_the_other_side(self, path: Path) -> None:
         async with connected(path) as (runtime, fake, observed):
             fake.slow = {"Subscribed"}
-            async with aclosing(runtime.events.images()) as events:  # type: ignore[type-var]
+            async with aclosing(runtime.events.images()) as events:
                 await anext(events)
             await fake.wait_for(fake.cancelled, "Subscribed")
             assert ("events.Subscribe", "OK") in observed

@@ -199,7 +199,7 @@ class TestOddImages:
 
 
 async def test_what_is_in_use_is_told(memory: MemoryRuntime) -> None:
-    memory.containers.update({APP, "sha256:1"})
+    memory.used.update({APP, "sha256:1"})
     assert await memory.cri.in_use() == {APP, "sha256:1"}
 
 
