@@ -63,13 +63,17 @@ class ImageCalls(Transport):
         JobEvent brings the whole state again. *on_retry* is told the cause and the pause in seconds.
         """
         path = f"/v1/jobs/{part(job_id)}/events"
-        async with aclosing(self._follow(path, _read, _is_end, patience=patience, on_retry=on_retry)) as events:
+        following: AsyncGenerator[Event, None] = self._follow(
+            path, _read, _is_end, patience=patience, on_retry=on_retry
+        )
+        async with aclosing(following) as events:
             async for event in events:
                 yield event
 
     async def watch(self) -> AsyncGenerator[Event, None]:
         """Yield what happens to images on the node, until the caller stops or the connection breaks."""
-        async with aclosing(self._events("/v1/watch", _read)) as events:
+        watching: AsyncGenerator[Event, None] = self._events("/v1/watch", _read)
+        async with aclosing(watching) as events:
             async for event in events:
                 yield event
 

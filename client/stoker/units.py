@@ -65,6 +65,13 @@ def brief_duration(seconds: float) -> str:
     return "0s"
 
 
+def fine_duration(seconds: float) -> str:
+    """Return a length of time of which parts of a second matter: ``420ms``, ``1.3s``, ``12s``, ``3m5s``."""
+    if seconds < 0.9995:
+        return f"{max(0, round(seconds * 1000))}ms"
+    return f"{seconds:.1f}s" if seconds < 9.95 else brief_duration(seconds)
+
+
 def parse_size(text: str) -> int:
     """Return bytes: ``512``, ``64KiB``, ``1.5G``, ``2GiB`` (1024 each step), ``2GB`` (1000 each step)."""
     match = _SIZE.fullmatch(text.strip())

@@ -1,23 +1,30 @@
-"""Follows jobs to their end, and minds signals on the way."""
+"""Follows jobs and requests to recreate to their end, and minds signals on the way."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker.cli import exits
-from stoker.cli.reporters import Reporter
+from stoker.cli.reporters import Reporter, Teller
 from stoker.client import Client
 from stoker.errors import ClientError
+from stoker.objects.containers import RecreateStatus
 from stoker.objects.images import JobEvent, JobStatus
+
+if TYPE_CHECKING:
+    from stoker.cli.recreate_reporters import RecreateReporter
 
 TICK_SECONDS = 0.1
 
+T = TypeVar("T")
+
 
 class Left(Exception):
-    """A signal ended the command while jobs go on in stokerd; ``code`` is what to exit with."""
+    """A signal ended the command while the work goes on in stokerd; ``code`` is what to exit with."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -61,16 +68,32 @@ class Signals:
             self._task.cancel()
 
 
-async def follow(client: Client, jobs: list[JobStatus], reporter: Reporter) -> list[JobStatus]:
-    """Tell *reporter* about *jobs* until all have ended; return them as they ended.
+async def unless_pressed(work: Coroutine[Any, Any, T], signals: Signals) -> T:
+    """Return what *work* returns; Left, with *work* cancelled, when Ctrl-C is pressed before that."""
+    working = asyncio.create_task(work)
+    pressed = asyncio.create_task(signals.pressed.wait())
+    try:
+        await asyncio.wait({working, pressed}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Left(exits.INTERRUPTED)
+        return await working
+    finally:
+        await _end(working, pressed)
 
-    ClientError: stokerd cannot be reached any more, or does not know a job.
-    """
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def together(reporter: Teller, works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return what *works* return, while *reporter* ticks; the first failure ends the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             ticking = group.create_task(_tick(reporter))
-            following = [group.create_task(_follow_one(client, job, reporter)) for job in jobs]
-            ended = [await task for task in following]
+            working = [group.create_task(work) for work in works]
+            ended = [await task for task in working]
             ticking.cancel()
     except BaseExceptionGroup as several:
         raise _first(several) from None
@@ -82,22 +105,35 @@ def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _follow_one(client: Client, job: JobStatus, reporter: Reporter) -> JobStatus:
-    def retrying(error: ClientError, _delay: float) -> None:
-        reporter.trouble(error.message)
+async def _tick(reporter: Teller) -> None:
+    while True:
+        reporter.tick()
+        await asyncio.sleep(TICK_SECONDS)
 
-    async with contextlib.aclosing(client.follow(job.id, on_retry=retrying)) as events:
+
+def _retrying(reporter: Teller) -> Callable[[ClientError, float], None]:
+    return lambda error, _delay: reporter.trouble(error.message)
+
+
+# ---------------------------------------------------------------------------------------------- jobs
+
+
+async def follow(client: Client, jobs: list[JobStatus], reporter: Reporter) -> list[JobStatus]:
+    """Tell *reporter* about *jobs* until all have ended; return them as they ended.
+
+    ClientError: stokerd cannot be reached any more, or does not know a job.
+    """
+    return await together(reporter, [follow_job(client, job, reporter) for job in jobs])
+
+
+async def follow_job(client: Client, job: JobStatus, reporter: Reporter) -> JobStatus:
+    """Tell *reporter* about one job until it has ended; return it as it ended."""
+    async with contextlib.aclosing(client.follow(job.id, on_retry=_retrying(reporter))) as events:
         async for event in events:
             reporter.event(event)
             if isinstance(event, JobEvent):
                 job = event.job
     return job
-
-
-async def _tick(reporter: Reporter) -> None:
-    while True:
-        reporter.tick()
-        await asyncio.sleep(TICK_SECONDS)
 
 
 async def until_over_or_pressed(
@@ -107,22 +143,20 @@ async def until_over_or_pressed(
 
     Return the jobs as they ended, and whether Ctrl-C was pressed. Left: they go on without us.
     """
+    if not cancel:
+        return await unless_pressed(follow(client, jobs, reporter), signals), False
     following = asyncio.create_task(follow(client, jobs, reporter))
     pressed = asyncio.create_task(signals.pressed.wait())
     try:
         await asyncio.wait({following, pressed}, return_when=asyncio.FIRST_COMPLETED)
         interrupted = not following.done()
         if interrupted:
-            if not cancel:
-                raise Left(exits.INTERRUPTED)
             reporter.note("cancelling: stokerd stops what only this job wanted (Ctrl-C again to leave at once)")
             for job in jobs:
                 await _cancel(client, job.id)
         return await following, interrupted
     finally:
-        for task in (following, pressed):
-            task.cancel()
-        await asyncio.gather(following, pressed, return_exceptions=True)
+        await _end(following, pressed)
 
 
 async def _cancel(client: Client, job_id: str) -> None:
@@ -131,3 +165,15 @@ async def _cancel(client: Client, job_id: str) -> None:
     except ClientError as error:
         if error.reason != "Conflict":  # it has just ended by itself
             raise
+
+
+# ---------------------------------------------------------------------------------------------- recreates
+
+
+async def follow_recreate(client: Client, status: RecreateStatus, reporter: RecreateReporter) -> RecreateStatus:
+    """Tell *reporter* about a request until it has ended; return it as it ended."""
+    async with contextlib.aclosing(client.follow_recreate(status.id, on_retry=_retrying(reporter))) as events:
+        async for event in events:
+            reporter.event(event)
+            status = event.recreate
+    return status

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
+from stoker.cli.completion import known_images, known_jobs
 from stoker.cli.console import Console, global_options, pass_console
-from stoker.cli.inputs import known_images, known_jobs
 from stoker.cli.text import clean
 from stoker.units import brief_duration, format_age, format_size
 

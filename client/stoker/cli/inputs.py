@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from stoker.cli.console import Console
-from stoker.errors import ClientError
 from stoker.units import parse_duration
 
 if TYPE_CHECKING:
-    from stoker.client import Client
     from stoker.objects.images import InlineAuth, WarmRequest
-
-_COMPLETION_SECONDS = 1.0
 
 
 def duration(text: str) -> float:
@@ -29,34 +25,6 @@ def duration(text: str) -> float:
 
 PRIORITY = click.IntRange(-1000, 1000)
 POLICY = click.Choice(["IfNotPresent", "Always"])
-
-
-def known_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion: the ids of jobs."""
-    return _known(context, incomplete, "jobs")
-
-
-def known_images(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion: the names of the images on the node."""
-    return _known(context, incomplete, "images")
-
-
-def _known(context: click.Context, incomplete: str, what: str) -> list[str]:
-    import asyncio
-
-    console = context.find_object(Console) or Console()
-
-    async def names(client: Client) -> list[str]:
-        async with asyncio.timeout(_COMPLETION_SECONDS):
-            if what == "jobs":
-                return [job.id for job in await client.jobs()]
-            return [name for image in await client.images() for name in image.references]
-
-    try:
-        found = console.call(names)
-    except (ClientError, TimeoutError):  # a shell has no place for errors
-        return []
-    return [name for name in found if name.startswith(incomplete)]
 
 
 def read_requests(console: Console, references: Sequence[str], files: Sequence[str]) -> list[WarmRequest]:
@@ -87,10 +55,8 @@ def registry_of(reference: str) -> str:
     return head if slash and ("." in head or ":" in head or head == "localhost") else "docker.io"
 
 
-def read_auth(
-    requests: Sequence[WarmRequest], username: str | None, from_stdin: bool, registry: str | None
-) -> list[InlineAuth]:
-    """Return the credentials of the command line; the password is one line of standard input.
+def read_auth(images: Iterable[str], username: str | None, from_stdin: bool, registry: str | None) -> list[InlineAuth]:
+    """Return the credentials of the command line for *images*; the password is one line of standard input.
 
     click.UsageError: half of them is missing, or they could go to more than one registry.
     """
@@ -102,7 +68,9 @@ def read_auth(
         return []
     if username is None or not from_stdin:
         raise click.UsageError("--username and --password-stdin go together")
-    registries = {registry} if registry else {registry_of(image) for request in requests for image in request.images}
+    registries = {registry} if registry else {registry_of(image) for image in images}
+    if not registries:
+        raise click.UsageError("--username is for new images, and none is named")
     if len(registries) > 1:
         names = ", ".join(sorted(registries))
         raise click.UsageError(f"the images are in several registries ({names}): --registry says whose password it is")

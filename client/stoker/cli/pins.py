@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
+from stoker.cli.completion import known_images
 from stoker.cli.console import Console, global_options, pass_console
-from stoker.cli.inputs import POLICY, PRIORITY, duration, known_images
+from stoker.cli.inputs import POLICY, PRIORITY, duration
 from stoker.cli.text import clean
 from stoker.units import format_age, format_size
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
@@ -12,6 +13,7 @@ from stoker.cli.layout import closing_line, finished_lines, frame, outcome, stat
 from stoker.cli.progress import Board, Key, Tracked
 from stoker.cli.terminal import Screen
 from stoker.cli.text import Style, clean
+from stoker.objects.containers import RecreateEvent
 from stoker.objects.images import Event, JobEvent
 from stoker.units import format_size, format_size_pair
 
@@ -19,13 +21,11 @@ _PLAIN_SECONDS = 10.0
 _REDRAW_SECONDS = 1.0
 
 
-class Reporter(Protocol):
+class Teller(Protocol):
     """Told about everything, in order. ``close`` is called in the end, whatever happens."""
 
-    def event(self, event: Event) -> None: ...
-
     def note(self, text: str) -> None:
-        """Show a line that is not about one image."""
+        """Show a line that is not about one image or container."""
         ...
 
     def trouble(self, text: str) -> None:
@@ -43,53 +43,85 @@ class Reporter(Protocol):
     def close(self) -> None: ...
 
 
-class LiveReporter:
+class Reporter(Teller, Protocol):
+    """Told about jobs."""
+
+    def event(self, event: Event) -> None: ...
+
+
+class Drawing(ABC):
     """Draws on a terminal: at most once a tick, and once a second while nothing happens."""
 
     def __init__(self, screen: Screen, style: Style, clock: Callable[[], float] = time.monotonic) -> None:
+        self.style = style
+        self.clock = clock
+        self.above: list[str] = []
+        """Lines that are to scroll away above the block."""
         self._screen = screen
-        self._style = style
-        self._clock = clock
-        self._board = Board(clock())
-        self._above: list[str] = []
         self._dirty = True
         self._size = (0, 0)
         self._drawn_at = 0.0
 
-    def event(self, event: Event) -> None:
-        for tracked in self._board.apply(event, self._clock()):
-            if tracked.over:
-                self._above += finished_lines(tracked.item, self._style)
+    @abstractmethod
+    def block(self, width: int, height: int) -> list[str]:
+        """Return the lines that are drawn in place."""
+
+    @abstractmethod
+    def closing(self) -> str:
+        """Return the last line of all."""
+
+    def changed(self) -> None:
+        """Have the block drawn anew at the next tick."""
         self._dirty = True
 
     def note(self, text: str) -> None:
-        self._above.append(text)
+        self.above.append(text)
         self._dirty = True
         self.tick()
 
-    def trouble(self, text: str) -> None:
-        self._board.trouble = text
-        self._dirty = True
-
     def tick(self) -> None:
-        now = self._clock()
+        now = self.clock()
         size = self._screen.size()
         if not self._dirty and size == self._size and now - self._drawn_at < _REDRAW_SECONDS:
             return
-        width, height = size
-        block = frame(self._board, now=now, wall=datetime.now(UTC), width=width, height=height, style=self._style)
-        above, self._above = self._above, []
+        block = self.block(*size)
+        above, self.above = self.above, []
         self._screen.draw(above, block)
         self._dirty, self._size, self._drawn_at = False, size, now
 
     def finish(self) -> None:
-        self._screen.draw([*self._above, closing_line(self._board, now=self._clock())], [])
-        self._above = []
+        self._screen.draw([*self.above, self.closing()], [])
+        self.above = []
 
     def close(self) -> None:
-        if self._above:
+        if self.above:
             self.tick()
         self._screen.close()
+
+
+class LiveReporter(Drawing):
+    """Draws the images that are being pulled; those that are done scroll away above."""
+
+    def __init__(self, screen: Screen, style: Style, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(screen, style, clock)
+        self._board = Board(clock())
+
+    def event(self, event: Event) -> None:
+        for tracked in self._board.apply(event, self.clock()):
+            if tracked.over:
+                self.above += finished_lines(tracked.item, self.style)
+        self.changed()
+
+    def trouble(self, text: str) -> None:
+        self._board.trouble = text
+        self.changed()
+
+    def block(self, width: int, height: int) -> list[str]:
+        now, wall = self.clock(), datetime.now(UTC)
+        return frame(self._board, now=now, wall=wall, width=width, height=height, style=self.style)
+
+    def closing(self) -> str:
+        return closing_line(self._board, now=self.clock())
 
 
 class PlainReporter:
@@ -170,7 +202,7 @@ class JsonReporter:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event | RecreateEvent) -> None:
         self._console.line(event)
 
     def note(self, text: str) -> None:
@@ -192,5 +224,5 @@ class JsonReporter:
 class QuietReporter(JsonReporter):
     """Says nothing about events: the result follows as one document."""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event | RecreateEvent) -> None:
         """Nothing."""

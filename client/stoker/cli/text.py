@@ -52,6 +52,11 @@ class Style:
         """What stands between the parts of a line."""
         return " · " if self.unicode else ", "
 
+    @property
+    def arrow(self) -> str:
+        """What stands between before and after."""
+        return "→" if self.unicode else "->"
+
     def bar(self, share: float, width: int) -> str:
         """Return a bar of *width* columns that is filled by *share* (0 to 1)."""
         share = min(1.0, max(0.0, share))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
+from stoker.cli.completion import known_jobs
 from stoker.cli.console import Console, global_options, pass_console, write_out
-from stoker.cli.inputs import POLICY, PRIORITY, check_stdin_once, duration, known_jobs, read_auth, read_requests
+from stoker.cli.inputs import POLICY, PRIORITY, check_stdin_once, duration, read_auth, read_requests
 from stoker.cli.text import clean
 from stoker.units import format_size
 
@@ -70,7 +71,8 @@ def warm(
         raise click.UsageError("--watch goes with --json; without, progress is shown anyway")
     check_stdin_once(files, password_stdin)
     requests = read_requests(console, references, files)
-    auths = read_auth(requests, username, password_stdin, registry)
+    images = list(dict.fromkeys(image for request in requests for image in request.images))
+    auths = read_auth(images, username, password_stdin, registry)
     given = {
         "name": name,
         "policy": policy,
@@ -222,8 +224,8 @@ def plan(
 
     check_stdin_once(files, password_stdin)
     requests = read_requests(console, references, files)
-    auths = read_auth(requests, username, password_stdin, registry)
     images = list(dict.fromkeys(image for request in requests for image in request.images))
+    auths = read_auth(images, username, password_stdin, registry)
     found = console.call(lambda client: client.plan(PlanRequest(images=images, auths=auths)))
     if console.json:
         console.document(found)
