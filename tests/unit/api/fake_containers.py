@@ -126,7 +126,8 @@ class FakeContainers:
             for pod in self.all_pods
             if name in {pod.name, f"{pod.namespace}/{pod.name}", pod.uid} or pod.id.startswith(name)
         ]
-        return self._only(found, "pod", name)
+        one: PodInfo = self._only(found, "pod", name)
+        return one
 
     @staticmethod
     def _only(found: list[Any], what: str, name: str) -> Any:
