@@ -39,6 +39,7 @@ check: venv ## lint, format, types, layers, generated code
 	$(BIN)/mypy tests bench deploy images/node
 	$(BIN)/lint-imports
 	$(BIN)/python cri_stubs/generate.py --check
+	$(BIN)/python -m stokerd.settings_reference --check docs/configuration.md
 
 test: SUITES := forky
 test: bootstrap ## all tests, nodes of forky (needs root)

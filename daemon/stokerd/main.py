@@ -1,4 +1,4 @@
-"""Wiring and life cycle: settings, parts, run, stop in order. Nothing else."""
+"""The program: its command line, and the order in which the daemon starts and stops. `wiring` makes the parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ with lean_imports():
     import os
     import signal
     import sys
-    import uuid
+    import time
     from collections.abc import Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
@@ -20,31 +20,22 @@ with lean_imports():
     from prometheus_client import CollectorRegistry
 
     from stokerd import VERSION, log, settings_file
-    from stokerd.api.server import ApiServer
-    from stokerd.errors import ConfigError, JournalError, StokerError
-    from stokerd.images.budget import DiskBudget
-    from stokerd.images.clock import SystemClock
-    from stokerd.images.manifests import local_platform
-    from stokerd.images.metrics import ImageMetrics
-    from stokerd.images.planning import Planner
-    from stokerd.images.presence import Presence
-    from stokerd.images.pressure import PressureGauge, file_system
-    from stokerd.images.pull import Puller
-    from stokerd.images.service import ImageService, Parts
-    from stokerd.images.space import FileSystem, Margins
-    from stokerd.images.watch import Timing
-    from stokerd.journal.database import Database
-    from stokerd.journal.images import ImageJournal
-    from stokerd.metrics import ProcessMetrics, RuntimeMetrics
-    from stokerd.node.service import NodeParts, NodeService
-    from stokerd.registry.client import RegistryClient
-    from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
-    from stokerd.registry.keyring import Keyring
-    from stokerd.runtime.containerd import Containerd
+    from stokerd.errors import ConfigError, StokerError
+    from stokerd.life.activation import passed_api_socket
+    from stokerd.life.notify import Notifier
+    from stokerd.life.reload import Reloader
+    from stokerd.life.stopping import Stop, end_at_last
+    from stokerd.life.supervise import Subsystem, Supervisor
+    from stokerd.metrics import SubsystemMetrics
     from stokerd.settings import Settings
+    from stokerd.wiring import Daemon, compose
 
 _log = structlog.get_logger("stokerd")
 EXIT_FAILED, EXIT_CONFIG = 1, 2
+_API_SHARE = 0.5
+"""Of the time to stop, how much requests under way may take; the rest is for parking."""
+_CLOSING_SECONDS = 2.0
+"""For closing the journal and the interpreter, beyond the time to stop."""
 
 
 def run(argv: Sequence[str] | None = None) -> None:
@@ -60,7 +51,7 @@ def run(argv: Sequence[str] | None = None) -> None:
         return
     log.configure(settings.daemon)
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, arguments.config))
     except StokerError as error:
         _log.error("stokerd cannot run", reason=error.reason, why=error.message, hint=error.hint)
         sys.exit(EXIT_FAILED)
@@ -69,8 +60,9 @@ def run(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stokerd",
-        description="Stoker's node daemon: keeps images warm on this node's containerd.",
-        epilog="Exit status: 0 stopped as asked, 1 cannot run, 2 errors in the configuration or the command line.",
+        description="Stoker's node daemon: keeps images warm and containers running on this node's containerd.",
+        epilog="Exit status: 0 stopped as asked, 1 cannot run, 2 errors in the configuration or the command line, "
+        "3 stopped, but something hung.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file; all settings have defaults")
     parser.add_argument("--check-config", action="store_true", help="print every error of the configuration and exit")
@@ -78,112 +70,89 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, path: Path | None) -> None:
     """Run until SIGTERM or SIGINT, then stop in order."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop, reload = Stop(), asyncio.Event()
+    stop.listen()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
     async with AsyncExitStack() as stack:
-        database = Database(settings.daemon.state_dir)
-        await database.open()
-        stack.push_async_callback(database.close)
-        daemon = await asyncio.to_thread(_identity, settings.daemon.state_dir)
-        await _compose(settings, database, daemon, stack, stop)
+        notifier = Notifier.from_environment()
+        stack.callback(notifier.close)
+        reloader = Reloader(path, settings, notifier)
+        told = Told(notifier, reloader)
+        passed = passed_api_socket()
+        registry = CollectorRegistry()
+        supervisor = Supervisor(SubsystemMetrics(registry), told.tell)
+        daemon = await compose(reloader, supervisor, registry, stack, passed)
+        told.watch(daemon, supervisor)
+        for room in daemon.rooms.values():
+            await room.load()
+        try:
+            await daemon.api.start()
+            async with asyncio.TaskGroup() as group:
+                beat = group.create_task(notifier.run(), name="notify")
+                again = group.create_task(_reload_when_told(reload, reloader), name="reload")
+                supervisor.start(group, Subsystem("runtime", daemon.runtime.run))
+                for name, room in daemon.rooms.items():
+                    supervisor.start(group, Subsystem(name, room.run))
+                told.tell()
+                notifier.ready()
+                _log.info("stokerd is up", version=VERSION, pid=os.getpid())
+                await stop.asked.wait()
+                again.cancel()
+                await _park(daemon, supervisor, notifier, reloader.settings.daemon.stop_timeout, stop)
+                beat.cancel()
+        finally:
+            await daemon.api.stop(0)
     _log.info("stopped")
 
 
-async def _compose(
-    settings: Settings, database: Database, daemon: str, stack: AsyncExitStack, stop: asyncio.Event
-) -> None:
-    registry = CollectorRegistry()
-    runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
-    keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
-    client = RegistryClient(hosts=lambda host: _endpoints(runtime, host), user_agent=f"stoker/{VERSION}")
-    stack.push_async_callback(client.aclose)
-    journal = ImageJournal(database)
-    budget = DiskBudget(_margins(settings), journal, lambda: _disk(runtime))
-    images = _images(settings, registry, runtime, journal, budget, keyring, client, daemon)
-    node = NodeService(NodeParts(runtime, images, budget, keyring, settings.api.group))
-    ProcessMetrics(registry)
-    await images.load()
-    api = ApiServer(settings.api, images, node, registry)
-    await api.start()
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(runtime.run(), name="runtime: stay connected"),
-                group.create_task(images.run(), name="images"),
-            ]
-            _log.info("stokerd is up", version=VERSION, pid=os.getpid(), socket=str(settings.api.socket))
-            await stop.wait()
-            _log.info("stopping")
-            await api.stop(settings.daemon.stop_timeout)
-            for task in reversed(tasks):
-                task.cancel()
-    finally:
-        await api.stop(0)
+async def _reload_when_told(asked: asyncio.Event, reloader: Reloader) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        with contextlib.suppress(ConfigError):  # all of it was logged, and the status says so
+            await reloader.reload()
 
 
-def _images(
-    settings: Settings,
-    registry: CollectorRegistry,
-    runtime: Containerd,
-    journal: ImageJournal,
-    budget: DiskBudget,
-    keyring: Keyring,
-    client: RegistryClient,
-    daemon: str,
-) -> ImageService:
-    platform = local_platform()
-    presence = Presence(runtime)
-    timing = Timing(settings.images.poll_interval, settings.images.stall_timeout)
-    puller = Puller(runtime, presence, budget, keyring, daemon=daemon, platform=platform, timing=timing)
-    parts = Parts(
-        runtime=runtime,
-        journal=journal,
-        presence=presence,
-        budget=budget,
-        puller=puller,
-        planner=Planner(runtime, presence, budget, keyring, client, platform),
-        clock=SystemClock(),
-        pressure=PressureGauge().read,
-        metrics=ImageMetrics(registry),
-        daemon=daemon,
-    )
-    return ImageService(parts, settings.images)
+async def _park(daemon: Daemon, supervisor: Supervisor, notifier: Notifier, timeout: float, stop: Stop) -> None:
+    """Take no more requests, finish those under way, and have each room park its work, all within *timeout*."""
+    began = time.monotonic()
+    _log.info("stopping", within_seconds=timeout)
+    notifier.stopping(timeout + 2 * _CLOSING_SECONDS)
+    end_at_last(timeout + _CLOSING_SECONDS)
+    await daemon.api.stop(timeout * _API_SHARE, hurry=stop.hurry)
+    late = await supervisor.stop(max(timeout - (time.monotonic() - began), 0.0))
+    if late:
+        _log.error("still at work", subsystems=late)
 
 
-def _margins(settings: Settings) -> Margins:
-    images = settings.images
-    return Margins(images.disk_reserve, images.inode_reserve, images.disk_floor, images.inode_floor)
+class Told:
+    """What the service manager shows as the state of the daemon, in one line."""
 
+    def __init__(self, notifier: Notifier, reloader: Reloader) -> None:
+        self._notifier = notifier
+        self._reloader = reloader
+        self._daemon: Daemon | None = None
+        self._supervisor: Supervisor | None = None
 
-async def _disk(runtime: Containerd) -> FileSystem:
-    info = runtime.info
-    return await asyncio.to_thread(file_system, info.root, host_root=info.host_root)
+    def watch(self, daemon: Daemon, supervisor: Supervisor) -> None:
+        self._daemon, self._supervisor = daemon, supervisor
+        daemon.runtime.on_change(self.tell)
+        self._reloader.changed = self.tell
 
-
-def _endpoints(runtime: Containerd, host: str) -> tuple[RegistryEndpoint, ...]:
-    info = runtime.info
-    return load_endpoints(host, info.registry_config_path, Path(info.host_root) if info.host_root else None)
-
-
-def _identity(state_dir: Path) -> str:
-    """Return the name that marks what this daemon makes in containerd; made once, kept with the journal."""
-    path = state_dir / "identity"
-    with contextlib.suppress(FileNotFoundError):
-        text = path.read_text(encoding="ascii").strip()
-        if text:
-            return text
-    text = uuid.uuid4().hex
-    fresh = path.with_name("identity.new")
-    try:
-        fresh.write_text(f"{text}\n", encoding="ascii")
-        fresh.replace(path)
-    except OSError as error:
-        raise JournalError(f"{path} cannot be written: {error.strerror}") from error
-    return text
+    def tell(self) -> None:
+        if self._daemon is None or self._supervisor is None:
+            return
+        runtime = self._daemon.runtime
+        said = [f"{name} {problem}" for name, problem in self._supervisor.problems.items() if problem]
+        if self._reloader.problem:
+            said.append(self._reloader.problem)
+        if runtime.ready:
+            said.append(f"containerd {runtime.info.version} at {runtime.info.endpoint}")
+        else:
+            said.append(f"waiting for containerd: {runtime.problem}")
+        self._notifier.status("; ".join(said))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ is made from this module (`settings_reference`).
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
@@ -210,7 +209,6 @@ class Settings:
     containers: ContainerSettings = field(default_factory=ContainerSettings)
 
 
-@functools.cache
 def is_live(part: type[object], name: str) -> bool:
     """Say whether the field *name* of the part takes its new value at a reload."""
     hint = get_type_hints(part, include_extras=True)[name]

@@ -21,23 +21,31 @@ _PATH_LIMIT = 107  # bytes, what sockaddr_un holds without its NUL
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket and the lock that goes with it."""
+    """A listening socket and the lock that goes with it. One that was passed to us has no lock, and its file is not
+    ours to remove: whoever passed it goes on listening, and the next daemon gets it too."""
 
     socket: socket.socket
     path: Path
-    inode: tuple[int, int]
-    lock: int
+    inode: tuple[int, int] | None
+    lock: int | None
 
     def withdraw(self) -> None:
         """Stop listening, and remove the socket file if it still is ours."""
         with contextlib.suppress(OSError):
-            if _inode(self.path) == self.inode:
+            if self.inode is not None and _inode(self.path) == self.inode:
                 self.path.unlink()
         self.socket.close()
 
     def release(self) -> None:
         """Let the next daemon start."""
-        os.close(self.lock)
+        if self.lock is not None:
+            os.close(self.lock)
+
+
+def adopt_listener(passed: socket.socket) -> Listener:
+    """Take a listening unix socket that the service manager made, with the mode and group that its unit says."""
+    name = passed.getsockname()
+    return Listener(passed, Path(name if isinstance(name, str) else os.fsdecode(name)), None, None)
 
 
 def group_id(name: str) -> int | None:

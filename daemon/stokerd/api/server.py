@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import time
+from collections.abc import Awaitable
 from functools import partial
 
 import structlog
@@ -13,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from stokerd.api.accept import Acceptor
 from stokerd.api.calls import Calls, Deadlines
 from stokerd.api.container_routes import ContainerHandlers
-from stokerd.api.listener import Listener, group_id, open_listener
+from stokerd.api.listener import Listener, adopt_listener, group_id, open_listener
 from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
 from stokerd.api.ports import ContainersPort, ImagesPort, NodePort
 from stokerd.api.protocol import Protocol
@@ -41,12 +44,14 @@ class ApiServer:
         registry: CollectorRegistry,
         *,
         containers: ContainersPort | None = None,
+        passed: socket.socket | None = None,
         deadlines: Deadlines | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         """Nothing is opened before ``start``. One server per *registry*: it registers its own metrics there.
 
-        *max_streams*: event streams that may be open at the same time.
+        *passed*: a listening socket of the service manager's, used instead of one of our own. *max_streams*: event
+        streams that may be open at the same time.
         """
         self._settings = settings
         self._images = images
@@ -58,6 +63,7 @@ class ApiServer:
         self._calls = Calls()
         self._streams = Streams(heartbeat=settings.heartbeat, limit=max_streams, count=self._metrics.streams.set)
         self._in_flight = InFlight()
+        self._passed = passed
         self._listener: Listener | None = None
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
@@ -72,7 +78,7 @@ class ApiServer:
         gid = group_id(group)
         if gid is None and group:
             log.warning("the group of the API socket does not exist: root alone may use it", group=group)
-        self._listener = open_listener(self._settings.socket, gid)
+        self._listener = self._listen(gid)
         try:
             self._runner = await self._make_runner(gid)
             assert self._runner.server is not None
@@ -80,12 +86,21 @@ class ApiServer:
         except BaseException:
             await self.stop(0.0)
             raise
-        log.info("the API is up", socket=str(self._settings.socket))
+        log.info("the API is up", socket=str(self._listener.path), passed=self._listener.lock is None)
 
-    async def stop(self, timeout: float) -> None:
+    def _listen(self, gid: int | None) -> Listener:
+        passed, self._passed = self._passed, None
+        if passed is None:
+            return open_listener(self._settings.socket, gid)
+        listener = adopt_listener(passed)
+        if listener.path != self._settings.socket:
+            log.warning("the service manager's socket is used, not api.socket", socket=str(listener.path))
+        return listener
+
+    async def stop(self, timeout: float, *, hurry: asyncio.Event | None = None) -> None:
         """Take the socket away, end the event streams, give requests under way *timeout* seconds, close the rest.
 
-        May be called more than once, and without ``start``.
+        *hurry* ends the wait early. May be called more than once, and without ``start``.
         """
         deadline = time.monotonic() + timeout
         acceptor, self._acceptor = self._acceptor, None
@@ -97,8 +112,9 @@ class ApiServer:
             if listener is not None:
                 listener.withdraw()
             self._streams.close()
-            await self._in_flight.wait_idle(max(0.0, deadline - time.monotonic()))
-            await self._calls.drain(max(0.0, deadline - time.monotonic()))
+            await _unless(hurry, self._in_flight.wait_idle(max(0.0, deadline - time.monotonic())))
+            await _unless(hurry, self._calls.drain(max(0.0, deadline - time.monotonic())))
+            await self._calls.drain(0.0)
             if runner is not None:
                 await runner.cleanup()
         finally:
@@ -122,3 +138,16 @@ class ApiServer:
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)
         await runner.setup()
         return runner
+
+
+async def _unless(hurry: asyncio.Event | None, wait: Awaitable[object]) -> None:
+    """Await *wait*, but break it off when *hurry* is set."""
+    task = asyncio.ensure_future(wait)
+    hurried = asyncio.ensure_future(hurry.wait()) if hurry is not None else None
+    try:
+        await asyncio.wait({task} if hurried is None else {task, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in (task, hurried):
+            if each is not None:
+                each.cancel()
+        await asyncio.gather(*(each for each in (task, hurried) if each is not None), return_exceptions=True)

@@ -60,6 +60,8 @@ class Reloader:
 
     def __init__(self, path: Path | None, settings: Settings, notifier: Notifier) -> None:
         self.settings = settings
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each reload, whatever came of it."""
         self.problem = ""
         """Why the file could not be used at the last reload; empty when it could."""
         self._path = path
@@ -78,6 +80,7 @@ class Reloader:
             try:
                 return await self._reload()
             finally:
+                self.changed()
                 self._notifier.ready()
 
     async def _reload(self) -> ReloadResult:

@@ -26,6 +26,7 @@ class Findings:
     journal_problem: str = ""
     group: str = ""
     group_exists: bool = True
+    config_problem: str = ""
 
 
 def advise(findings: Findings) -> list[Advice]:
@@ -48,6 +49,15 @@ def advise(findings: Findings) -> list[Advice]:
         found.append(Advice(severity="warning", subject="credentials", message=problem))
     if findings.journal_problem:
         found.append(Advice(severity="error", subject="journal", message=findings.journal_problem))
+    if findings.config_problem:
+        found.append(
+            Advice(
+                severity="error",
+                subject="configuration",
+                message=findings.config_problem,
+                remedy="stokerd --check-config --config FILE lists the errors; then stoker reload",
+            )
+        )
     if findings.group and not findings.group_exists:
         found.append(
             Advice(

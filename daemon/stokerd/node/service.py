@@ -6,21 +6,23 @@ import asyncio
 import grp
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import psutil
 
+from stoker.objects.containers import ReloadResult
 from stoker.objects.images import SpaceNeed
 from stoker.objects.node import CapabilityStatus, Health, NodeInfo
 from stokerd import VERSION
 from stokerd.errors import RuntimeFailure
 from stokerd.images.budget import DiskBudget
 from stokerd.images.pressure import io_pressure
-from stokerd.images.service import ImageService
 from stokerd.images.space import FileSystem
 from stokerd.images.views import space
 from stokerd.node.advice import Findings, advise
+from stokerd.node.health import Part, health_of, readiness_of
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
 from stokerd.runtime.types import RuntimeInfo
@@ -28,13 +30,36 @@ from stokerd.runtime.types import RuntimeInfo
 _PING_TIMEOUT = 5.0
 
 
+class Room(Protocol):
+    """What a capability of the daemon says of itself."""
+
+    @property
+    def reconciled(self) -> bool: ...
+    @property
+    def problem(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the life cycle lets be asked and done."""
+
+    reload: Callable[[], Awaitable[ReloadResult]]
+    settings: Callable[[], dict[str, dict[str, object]]]
+    recent_logs: Callable[[], list[str]]
+    config_problem: Callable[[], str]
+    """Why the configuration file could not be used at the last reload; empty when it could."""
+    failures: Callable[[], Mapping[str, str]]
+    """Subsystems that have failed, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeParts:
     runtime: Containerd
-    images: ImageService
+    rooms: Mapping[str, Room]
     budget: DiskBudget
     keyring: Keyring
     group: str
+    control: Control
     now: Callable[[], float] = time.monotonic
 
 
@@ -47,17 +72,33 @@ class NodeService:
 
     async def health(self) -> Health:
         """Alive, and the runtime answers now."""
-        message = await self._runtime_problem()
-        parts = {"runtime": message or "ok", "images": self._parts.images.problem or "ok"}
-        return Health(ok=not message, message=message, parts=parts)
+        return health_of(await self._runtime_problem(), self._rooms())
 
     async def readiness(self) -> Health:
-        """The runtime answers and what was left by earlier runs has been gone through."""
-        health = await self.health()
-        if health.ok and not self._parts.images.reconciled:
-            message = "what earlier runs left is still being gone through"
-            return Health(ok=False, message=message, parts={**health.parts, "images": message})
-        return health
+        """The runtime answers, every subsystem runs, and what was left by earlier runs has been gone through."""
+        return readiness_of(await self._runtime_problem(), self._rooms())
+
+    def _rooms(self) -> dict[str, Part]:
+        failures = self._parts.control.failures()
+        return {
+            name: Part(failures.get(name, ""), room.problem, room.reconciled)
+            for name, room in self._parts.rooms.items()
+        }
+
+    async def reload(self) -> ReloadResult:
+        """Read the configuration file again; ConfigError leaves everything as it was."""
+        return await self._parts.control.reload()
+
+    def settings(self) -> dict[str, dict[str, object]]:
+        """Return the settings that hold, as plain values by table and key; they hold no secret."""
+        return self._parts.control.settings()
+
+    def recent_logs(self) -> list[str]:
+        """Return the last log lines as JSON, oldest first."""
+        return self._parts.control.recent_logs()
+
+    def _problems(self) -> str:
+        return "; ".join(sorted({room.problem for room in self._parts.rooms.values() if room.problem}))
 
     async def _runtime_problem(self) -> str:
         try:
@@ -92,9 +133,10 @@ class NodeService:
                     margins=margins,
                     pressure=pressure,
                     credential_problems=self._parts.keyring.problems,
-                    journal_problem=self._parts.images.problem,
+                    journal_problem=self._problems(),
                     group=self._parts.group,
                     group_exists=await asyncio.to_thread(_group_exists, self._parts.group),
+                    config_problem=self._parts.control.config_problem(),
                 )
             ),
         )

@@ -1,0 +1,171 @@
+"""Puts the daemon together: which part is made of which. Starts nothing.
+
+A new room: build it in a function of its own, put it into `rooms` in `compose` and, where it has settings that may
+change, its ``apply`` into ``reloader.add``. `main` loads and runs what is in `rooms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from stokerd import VERSION, log
+from stokerd.api.server import ApiServer
+from stokerd.errors import JournalError
+from stokerd.images.budget import DiskBudget
+from stokerd.images.clock import SystemClock
+from stokerd.images.manifests import local_platform
+from stokerd.images.metrics import ImageMetrics
+from stokerd.images.planning import Planner
+from stokerd.images.policies import margins_of, timing_of
+from stokerd.images.presence import Presence
+from stokerd.images.pressure import PressureGauge, file_system
+from stokerd.images.pull import Puller
+from stokerd.images.service import ImageService, Parts
+from stokerd.images.space import FileSystem
+from stokerd.journal.database import Database
+from stokerd.journal.images import ImageJournal
+from stokerd.life.reload import Reloader, plain
+from stokerd.life.supervise import Supervisor
+from stokerd.metrics import ProcessMetrics, RuntimeMetrics
+from stokerd.node.service import Control, NodeParts, NodeService
+from stokerd.registry.client import RegistryClient
+from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
+from stokerd.registry.keyring import Keyring
+from stokerd.runtime.containerd import Containerd
+
+_SECRET_BYTES = 16
+
+
+class Room(Protocol):
+    """A capability of the daemon: images, containers, ..."""
+
+    async def load(self) -> None:
+        """Take up what the journal says, before anything is asked of it."""
+        ...
+
+    async def run(self) -> None:
+        """Work until cancelled, and park then what is under way. May run again after it has failed."""
+        ...
+
+    @property
+    def reconciled(self) -> bool: ...
+    @property
+    def problem(self) -> str: ...
+
+
+class Daemon(msgspec.Struct, frozen=True):
+    """Everything that `main` starts and stops."""
+
+    runtime: Containerd
+    rooms: Mapping[str, Room]
+    api: ApiServer
+
+
+async def compose(
+    reloader: Reloader,
+    supervisor: Supervisor,
+    registry: CollectorRegistry,
+    stack: AsyncExitStack,
+    passed: socket.socket | None,
+) -> Daemon:
+    """Make all parts. What has to be closed at the end is put on *stack*."""
+    settings = reloader.settings
+    database = Database(settings.daemon.state_dir)
+    await database.open()
+    stack.push_async_callback(database.close)
+    identity = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "identity")
+    ProcessMetrics(registry)
+    runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
+    keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
+    client = RegistryClient(hosts=lambda host: _endpoints(runtime, host), user_agent=f"stoker/{VERSION}")
+    stack.push_async_callback(client.aclose)
+    journal = ImageJournal(database)
+    budget = DiskBudget(margins_of(settings.images), journal, lambda: _disk(runtime))
+    images = _images(reloader, registry, runtime, journal, budget, keyring, client, identity)
+    rooms: dict[str, Room] = {"images": images}
+    reloader.add(lambda new: log.configure(new.daemon), lambda new: images.apply(new.images))
+    control = Control(
+        reload=reloader.reload,
+        settings=lambda: plain(reloader.settings),
+        recent_logs=log.recent.lines,
+        config_problem=lambda: reloader.problem,
+        failures=lambda: supervisor.problems,
+    )
+    node = NodeService(NodeParts(runtime, rooms, budget, keyring, settings.api.group, control))
+    api = ApiServer(settings.api, images, node, registry, passed=passed)
+    return Daemon(runtime, rooms, api)
+
+
+def _images(
+    reloader: Reloader,
+    registry: CollectorRegistry,
+    runtime: Containerd,
+    journal: ImageJournal,
+    budget: DiskBudget,
+    keyring: Keyring,
+    client: RegistryClient,
+    identity: str,
+) -> ImageService:
+    settings = reloader.settings.images
+    platform = local_platform()
+    presence = Presence(runtime)
+    timing = timing_of(settings)
+    puller = Puller(runtime, presence, budget, keyring, daemon=identity, platform=platform, timing=timing)
+    parts = Parts(
+        runtime=runtime,
+        journal=journal,
+        presence=presence,
+        budget=budget,
+        puller=puller,
+        planner=Planner(runtime, presence, budget, keyring, client, platform),
+        clock=SystemClock(),
+        pressure=PressureGauge().read,
+        metrics=ImageMetrics(registry),
+        daemon=identity,
+    )
+    return ImageService(parts, settings)
+
+
+async def _disk(runtime: Containerd) -> FileSystem:
+    info = runtime.info
+    return await asyncio.to_thread(file_system, info.root, host_root=info.host_root)
+
+
+def _endpoints(runtime: Containerd, host: str) -> tuple[RegistryEndpoint, ...]:
+    info = runtime.info
+    return load_endpoints(host, info.registry_config_path, Path(info.host_root) if info.host_root else None)
+
+
+def kept_secret(path: Path) -> str:
+    """Return 32 hexadecimal digits that are made by chance once and then kept in *path*, for root alone.
+
+    ``identity`` marks what this daemon makes in containerd.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        text = path.read_text(encoding="ascii").strip()
+        if text:
+            return text
+    text = secrets.token_hex(_SECRET_BYTES)
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(descriptor)
+        fresh.replace(path)
+    except OSError as error:
+        raise JournalError(f"{path} cannot be written: {error.strerror}") from error
+    return text
