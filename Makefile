@@ -14,10 +14,13 @@ NAME ?= dev
 SUITE ?= forky
 SUITES ?= forky
 ALL_SUITES := bookworm,trixie,forky
-# Extra words for pytest: make test PYTEST_ARGS="-k pull -x"
+SOAK ?= 600
+RIG_TESTS := tests/integration tests/conformance
+# Extra words for pytest: make test PYTEST_ARGS="-k pull -x". They may leave one of two runs without a test.
 PYTEST_ARGS ?=
+NONE_IS_FINE = $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help python bootstrap venv check test test-unit test-matrix rig-up rig-shell rig-down rig-status rig-clean \
+.PHONY: help python bootstrap venv check test test-unit test-matrix soak rig-up rig-shell rig-down rig-status rig-clean \
 	stubs bench demo clean
 
 help: ## list the targets
@@ -43,14 +46,19 @@ check: venv ## lint, format, types, layers, generated code
 
 test: SUITES := forky
 test: bootstrap ## all tests, nodes of forky (needs root)
-	STOKER_SUITES=forky $(BIN)/python -m pytest tests $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE)
+	STOKER_SUITES=forky $(BIN)/python -m pytest $(RIG_TESTS) $(PYTEST_ARGS) $(NONE_IS_FINE)
 
 test-unit: venv ## the tests that need neither root nor a rig
-	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS)
 
 test-matrix: SUITES := $(ALL_SUITES)
 test-matrix: bootstrap ## integration and conformance on containerd 1.6, 1.7 and 2.1 (needs root)
-	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest $(wildcard tests/integration tests/conformance) $(PYTEST_ARGS)
+	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest $(RIG_TESTS) $(PYTEST_ARGS)
+
+soak: SUITES := $(SUITE)
+soak: bootstrap ## ten minutes of kill -9 during recreations: SUITE=forky SOAK=600
+	STOKER_SUITES=$(SUITE) STOKER_SOAK_SECONDS=$(SOAK) $(BIN)/python -m pytest tests/integration/test_recreate_kill.py
 
 rig-up: SUITES := $(SUITE)
 rig-up: bootstrap ## start a registry and a node and leave them running: NAME=dev SUITE=forky
