@@ -14,9 +14,26 @@ from typing import Any, TypeVar, cast
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from stokerd.errors import RuntimeUnsupported
+from cri_stubs.cri.v1 import runtime_pb2
+from stokerd.errors import RuntimeInvalid, RuntimeUnsupported
 
 M = TypeVar("M", bound=Message)
+
+
+def container_config(config: Mapping[str, Any]) -> runtime_pb2.ContainerConfig:
+    """Return CRI's message; RuntimeInvalid without a name, which containerd does not look for before it follows it."""
+    message = to_message(config, runtime_pb2.ContainerConfig())
+    if not message.metadata.name:
+        raise RuntimeInvalid("the configuration of the container has no name")
+    return message
+
+
+def pod_config(config: Mapping[str, Any]) -> runtime_pb2.PodSandboxConfig:
+    """Return CRI's message, likewise."""
+    message = to_message(config, runtime_pb2.PodSandboxConfig())
+    if not message.metadata.name:
+        raise RuntimeInvalid("the configuration of the pod has no name")
+    return message
 
 
 def to_message(config: Mapping[str, Any], message: M) -> M:

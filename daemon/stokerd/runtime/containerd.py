@@ -14,6 +14,7 @@ from stokerd.errors import RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime import endpoint
 from stokerd.runtime.channel import Wire, open_channel
 from stokerd.runtime.cri import CriImageService
+from stokerd.runtime.cri_pods import CriContainerService, CriPodService
 from stokerd.runtime.native import NativeContent, NativeEvents, NativeImages, NativeLeases, NativeSnapshots
 from stokerd.runtime.probe import probe
 from stokerd.runtime.status import Observer
@@ -31,6 +32,8 @@ class _Session(msgspec.Struct, frozen=True):
     wire: Wire
     info: RuntimeInfo
     cri: CriImageService
+    pods: CriPodService
+    containers: CriContainerService
     content: NativeContent
     images: NativeImages
     snapshots: NativeSnapshots
@@ -61,6 +64,14 @@ class Containerd:
     @property
     def cri(self) -> CriImageService:
         return self._current().cri
+
+    @property
+    def pods(self) -> CriPodService:
+        return self._current().pods
+
+    @property
+    def containers(self) -> CriContainerService:
+        return self._current().containers
 
     @property
     def content(self) -> NativeContent:
@@ -220,9 +231,11 @@ def _open(wire: Wire, info: RuntimeInfo) -> _Session:
         wire,
         info,
         CriImageService(wire),
+        CriPodService(wire),
+        CriContainerService(wire),
         NativeContent(wire),
         NativeImages(wire),
         NativeSnapshots(wire, info.snapshotter),
         NativeLeases(wire),
-        NativeEvents(wire),
+        NativeEvents(wire, info.version_tuple()),
     )

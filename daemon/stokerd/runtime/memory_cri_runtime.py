@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cri_stubs.cri.v1 import runtime_pb2
 from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNotFound, RuntimeTimeout, StokerError
-from stokerd.runtime.blueprint_codec import from_message, to_message
+from stokerd.runtime.blueprint_codec import container_config, from_message, pod_config
 from stokerd.runtime.memory_pods import MemoryContainer, PodStore
 from stokerd.runtime.memory_services import Session
 from stokerd.runtime.pod_types import (
@@ -206,9 +205,9 @@ def named(identity: str, call: str) -> None:
 
 def plain_pod(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sandbox's configuration as a verbose status would show it; refuse what real CRI has no field for."""
-    return from_message(to_message(config, runtime_pb2.PodSandboxConfig()))
+    return from_message(pod_config(config))
 
 
 def plain_container(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a container's configuration as a verbose status would show it, likewise."""
-    return from_message(to_message(config, runtime_pb2.ContainerConfig()))
+    return from_message(container_config(config))

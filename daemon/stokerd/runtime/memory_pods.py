@@ -64,7 +64,7 @@ class MemoryPod:
     @property
     def shares_pids(self) -> bool:
         security = (self.config.get("linux") or {}).get("security_context") or {}
-        return (security.get("namespace_options") or {}).get("pid", _SHARED_PID) == _SHARED_PID
+        return bool((security.get("namespace_options") or {}).get("pid", _SHARED_PID) == _SHARED_PID)
 
     def value(self) -> Pod:
         about = self.metadata

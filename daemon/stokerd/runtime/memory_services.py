@@ -56,8 +56,10 @@ class Session:
         self.alive = False
         for task in self.tasks:
             task.cancel()
-        for queue in (*self.subscribers, *self.watchers):
-            queue.put_nowait(None)
+        for subscriber in self.subscribers:
+            subscriber.put_nowait(None)
+        for watcher in self.watchers:
+            watcher.put_nowait(None)
 
     def publish(self, event: ImageEvent) -> None:
         for queue in self.subscribers:

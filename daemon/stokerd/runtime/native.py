@@ -19,6 +19,8 @@ from cri_stubs.containerd.services.snapshots.v1.snapshots_pb2_grpc import Snapsh
 from stokerd.errors import RuntimeInvalid, RuntimeNotFound, RuntimeUnavailable
 from stokerd.runtime import convert
 from stokerd.runtime.channel import NAMESPACE, Wire
+from stokerd.runtime.cri_events import ContainerEvents
+from stokerd.runtime.pod_types import ContainerEvent
 from stokerd.runtime.types import (
     ContentInfo,
     ImageEvent,
@@ -196,9 +198,13 @@ class NativeLeases:
 class NativeEvents:
     """`protocol.Events` over containerd."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, version: tuple[int, int] = (0, 0)) -> None:
         self._wire = wire
         self._stub = EventsStub(wire.channel)
+        self._containers = ContainerEvents(wire, version)
+
+    def containers(self) -> AsyncGenerator[ContainerEvent, None]:
+        return self._containers.stream()
 
     async def images(self) -> AsyncGenerator[ImageEvent, None]:
         request = events_pb2.SubscribeRequest(filters=[f'namespace=={NAMESPACE},topic~="^/images/"'])

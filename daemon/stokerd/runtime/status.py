@@ -50,10 +50,26 @@ _OF_CONTAINERD = re.compile(r"^failed to (?:pull|resolve|copy|do request|unpack|
 """What containerd says of a registry's connections reads like what gRPC says of containerd's."""
 
 
+_SAYINGS: tuple[tuple[re.Pattern[str], type[RuntimeFailure]], ...] = (
+    (re.compile(r"^failed to reserve (?:container|sandbox) name "), RuntimeAlreadyExists),
+    (re.compile(r"\bcontainer is (?:in CONTAINER_[A-Z]+|already in (?:starting|removing)) state"), RuntimeInvalid),
+    (re.compile(r'^sandbox container "[^"]*" is not running'), RuntimeInvalid),
+)
+"""What CRI says of pods and containers, whose statuses tell nothing: UNKNOWN in 1.x, now and then another in 2.x."""
+
+_NO_STATUS = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION})
+_OUT_OF_TIME = re.compile(
+    r"(?:stream removed|rpc error|code = deadlineexceeded|desc =|context|deadline exceeded|[\s().:,;])*", re.IGNORECASE
+)
+"""gRPC's and Go's own words, which tell nothing that the status does not."""
+
+
 def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
     """Return our error for what *call* (the method's short name) raised."""
     code, details = error.code(), redact(error.details() or "")
     kind = _ERRORS.get(code, RuntimeFailure)
+    if code in _NO_STATUS:
+        kind = next((each for pattern, each in _SAYINGS if pattern.search(details)), kind)
     if _NO_SPACE.search(details):
         kind = RuntimeNoSpace
     elif kind is RuntimeUnavailable and (_OF_CONTAINERD.search(details) or not _BROKEN_TRANSPORT.search(details)):
@@ -67,7 +83,8 @@ def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
             hint="is containerd running? (stoker doctor)",
         )
     if kind is RuntimeTimeout:
-        return RuntimeTimeout(f"containerd did not answer {call} in time", status=code.name, call=call)
+        own = "" if _OUT_OF_TIME.fullmatch(details) else details
+        return RuntimeTimeout(own or f"containerd did not answer {call} in time", status=code.name, call=call)
     return kind(details or f"{call} failed: {code.name}", status=code.name, call=call)
 
 

@@ -52,10 +52,57 @@ def test_every_status(code: grpc.StatusCode, kind: type[RuntimeFailure]) -> None
     assert error.status == code.name
     assert error.call == "images.Get"
     assert error.retryable == (kind is RuntimeTimeout)
-    if kind is RuntimeTimeout:
-        assert error.message == "containerd did not answer images.Get in time"
-    else:
-        assert error.message == "something happened"
+    assert error.message == "something happened"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "",
+        "Deadline Exceeded",
+        "context deadline exceeded",
+        "Stream removed (Deadline Exceeded)",
+        "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+    ],
+)
+def test_out_of_time_without_a_word_of_containerd(details: str) -> None:
+    error = runtime_error(failed(Code.DEADLINE_EXCEEDED, details), "images.Get")
+    assert type(error) is RuntimeTimeout
+    assert error.message == "containerd did not answer images.Get in time"
+
+
+def test_out_of_time_in_the_words_of_containerd() -> None:
+    details = "failed to exec in container: timeout 1s exceeded: context deadline exceeded"
+    error = runtime_error(failed(Code.DEADLINE_EXCEEDED, details), "cri.ExecSync")
+    assert type(error) is RuntimeTimeout
+    assert error.message == details
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.FAILED_PRECONDITION])
+@pytest.mark.parametrize(
+    ("details", "kind"),
+    [
+        (
+            'failed to reserve container name "app_web_default_1_0": name "app_web_default_1_0" is reserved for "ab"',
+            RuntimeAlreadyExists,
+        ),
+        (
+            'failed to reserve container name "app_web_default_1_0"; check if another CreateContainer request is in '
+            'progress: name "app_web_default_1_0" is reserved for "ab"',
+            RuntimeAlreadyExists,
+        ),
+        ('failed to reserve sandbox name "web_default_1_0": name "web_default_1_0" is reserved', RuntimeAlreadyExists),
+        (
+            'failed to set starting state for container "ab": container is in CONTAINER_EXITED state',
+            RuntimeInvalid,
+        ),
+        ("failed to exec in container: container is in CONTAINER_CREATED state", RuntimeInvalid),
+        ('failed to set starting state for container "ab": container is already in starting state', RuntimeInvalid),
+        ('sandbox container "ab" is not running', RuntimeInvalid),
+    ],
+)
+def test_what_cri_says_without_a_status(code: grpc.StatusCode, details: str, kind: type[RuntimeFailure]) -> None:
+    assert type(runtime_error(failed(code, details), "cri.StartContainer")) is kind
 
 
 def test_all_statuses_are_in_the_tables() -> None:
