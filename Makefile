@@ -18,10 +18,17 @@ SOAK ?= 600
 RIG_TESTS := tests/integration tests/conformance
 # Extra words for pytest: make test PYTEST_ARGS="-k pull -x". They may leave one of two runs without a test.
 PYTEST_ARGS ?=
+# Where `make install` puts things, and from where it takes wheels (nothing is fetched when they are there).
+DESTDIR ?= /
+PREFIX ?= /usr
+SYSCONFDIR ?= /etc
+WHEELS ?= dist/wheels
+INSTALL_PYTHON ?= /usr/bin/python3
+INSTALLED := --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --sysconfdir "$(SYSCONFDIR)"
 NONE_IS_FINE = $(if $(PYTEST_ARGS),|| test $$? = 5)
 
 .PHONY: help python bootstrap venv check test test-unit test-matrix soak rig-up rig-shell rig-down rig-status rig-clean \
-	stubs bench demo clean
+	stubs bench demo clean wheels install uninstall
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +93,16 @@ bench: bootstrap ## measure against peers: ONLY=images RUNS=5
 demo: SUITES := forky
 demo: bootstrap ## show the product on a real node; KEEP=1 leaves it running
 	@KEEP=$(KEEP) $(BIN)/python -m deploy.demo
+
+wheels: ## build the wheels that install needs, for machines without a network: WHEELS=dist/wheels
+	@$(PYTHON) systemd/install.py wheels --wheels "$(WHEELS)" --python "$(INSTALL_PYTHON)"
+
+install: ## programs, units and configuration: DESTDIR=/ PREFIX=/usr SYSCONFDIR=/etc WHEELS=dist/wheels [VENV=.venv]
+	@$(PYTHON) systemd/install.py install $(INSTALLED) --wheels "$(WHEELS)" --python "$(INSTALL_PYTHON)" \
+		$(if $(VENV),--venv "$(abspath $(VENV))")
+
+uninstall: ## take it off again; configuration and state stay
+	@$(PYTHON) systemd/install.py uninstall $(INSTALLED)
 
 clean: ## remove caches, the virtual environment and what the rig left; keeps node roots
 	if [ -x $(BIN)/python ] && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m tests.rig clean; fi
