@@ -162,6 +162,14 @@ def complete(value: Any) -> Any:
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
 
+def help_without_command(context: click.Context) -> int:
+    """A group named alone is an incomplete command line: show what could follow."""
+    if context.invoked_subcommand is not None:
+        return exits.OK
+    click.echo(context.get_help(), err=True)
+    return exits.USAGE
+
+
 def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def store(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
         if value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stoker.errors import ClientError, DaemonUnreachable
 
 if TYPE_CHECKING:
+    from stoker.objects.containers import RecreateStatus
     from stoker.objects.images import ItemStatus
 
 OK = 0
@@ -27,7 +28,7 @@ Exit codes:
   2    the command line or a file is malformed
   3    stokerd cannot be reached
   4    not enough disk space
-  5    there is no such image, job, pin or keep
+  5    there is no such image, job, pin, pod, container or request
   6    refused: by a limit, a pin, a running container or a permission
   130  interrupted
 """
@@ -74,6 +75,13 @@ def combine(codes: set[int]) -> int:
 def of_reasons(reasons: Iterable[str]) -> int:
     """Return the exit code for images that failed for *reasons*; 0 when there are none."""
     return combine({_OF_REASON.get(reason, FAILED) for reason in reasons})
+
+
+def of_recreate(status: RecreateStatus) -> int:
+    """Return the exit code for a request to recreate that is over."""
+    if status.result == "Succeeded":
+        return OK
+    return of_reasons(target.reason for target in status.containers if target.phase == "Failed") or FAILED
 
 
 def of_items(items: Iterable[ItemStatus]) -> int:

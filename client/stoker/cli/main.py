@@ -10,11 +10,18 @@ from typing import NoReturn
 import click
 
 from stoker.cli import exits
+from stoker.cli.apply import apply
+from stoker.cli.bundle import support_bundle
 from stoker.cli.completion import completion
-from stoker.cli.console import Console, OutputClosed, global_options
+from stoker.cli.console import Console, OutputClosed, global_options, help_without_command
 from stoker.cli.doctor import doctor
 from stoker.cli.images import cancel, history, jobs, list_images, remove
+from stoker.cli.inspect import inspect
 from stoker.cli.pins import keep, keeps, pin, pins, unkeep, unpin
+from stoker.cli.pods import containers, pods, ps
+from stoker.cli.recreate import recreate_group
+from stoker.cli.recreate_requests import cancel_recreate, ls_recreates, show_recreate, watch_recreate
+from stoker.cli.reload import reload
 from stoker.cli.warm import plan, warm, watch
 from stoker.errors import ClientError, ManifestError
 
@@ -39,14 +46,6 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     context.exit()
 
 
-def _help_without_command(context: click.Context) -> int:
-    """A group named alone is an incomplete command line: show what could follow."""
-    if context.invoked_subcommand is not None:
-        return exits.OK
-    click.echo(context.get_help(), err=True)
-    return exits.USAGE
-
-
 @click.group(cls=OrderedGroup, context_settings=_SETTINGS, epilog=exits.HELP, invoke_without_command=True)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
@@ -54,8 +53,8 @@ def _help_without_command(context: click.Context) -> int:
 @global_options
 @click.pass_context
 def cli(context: click.Context) -> int:
-    """Keep this node hot: warm, pin and keep its images."""
-    return _help_without_command(context)
+    """Keep this node hot: warm its images, restart its containers in place."""
+    return help_without_command(context)
 
 
 @cli.group(cls=OrderedGroup, invoke_without_command=True)
@@ -63,15 +62,18 @@ def cli(context: click.Context) -> int:
 @click.pass_context
 def image(context: click.Context) -> int:
     """Warm images, pin them, keep them."""
-    return _help_without_command(context)
+    return help_without_command(context)
 
 
 for command in (
     warm, plan, list_images, pin, unpin, pins, keep, unkeep, keeps, remove, watch, jobs, cancel, history
 ):  # fmt: skip
     image.add_command(command)
-cli.add_command(doctor)
-cli.add_command(completion)
+for command in (ls_recreates, show_recreate, watch_recreate, cancel_recreate):
+    recreate_group.add_command(command)
+for command in (pods, containers, inspect, recreate_group, apply, doctor, reload, support_bundle, completion):
+    cli.add_command(command)
+cli.add_command(ps)
 
 
 def main(arguments: list[str] | None = None) -> int:

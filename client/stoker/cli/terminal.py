@@ -43,7 +43,7 @@ class Screen:
         if self._hidden:
             self._hidden = False
             self._block = []
-            self._write(_SHOW_CURSOR)
+            self._write(f"\r{_CLEAR_BELOW}{_SHOW_CURSOR}")  # over the ^C that the terminal shows, if there is one
 
     def _rewind(self) -> str:
         """Go back to the start of the block; a terminal that has become narrower has broken its lines."""

@@ -230,13 +230,14 @@ def plan(
     if console.json:
         console.document(found)
     else:
-        _show_plan(console, found)
+        show_plan(console, found)
     if not found.space.fits:
         return exits.NO_SPACE
     return exits.of_reasons(image.reason for image in found.images if image.reason)
 
 
-def _show_plan(console: Console, found: Plan) -> None:
+def show_plan(console: Console, found: Plan) -> None:
+    """Print what warming would take."""
     rows = [_plan_row(image) for image in found.images]
     headers = ("IMAGE", "PLATFORM", "LAYERS", "DOWNLOAD", "ON DISK", "STATE")
     console.table(headers, rows, empty="no images", right=frozenset({2, 3, 4}))

@@ -146,6 +146,7 @@ class FakeContainers:
         every = [one for pod in self.all_pods for one in pod.containers]
         names = [f"{one.pod}/{one.name}" for one in every]
         found = [one for one, full in zip(every, names, strict=True) if full == name or one.id.startswith(name)]
+        found = [one for one in found if one.attempt == max(other.attempt for other in found)]
         info = self._only(found, "container", name)
         if info.phase == "Exited":
             return ContainerDetail(info=info, exit_code=0, reason="Completed", started_at=NOW, finished_at=NOW)

@@ -1,0 +1,186 @@
+"""``stoker apply``: objects from files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli import exits
+from stoker.cli.console import Console, global_options, pass_console
+from stoker.cli.inputs import check_stdin_once
+from stoker.cli.text import clean
+from stoker.errors import ClientError, DaemonUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stoker.client import Client
+    from stoker.manifests import Wish
+    from stoker.objects.containers import RecreatePlan, RecreateStatus
+    from stoker.objects.images import JobStatus, Plan
+
+    Result = JobStatus | RecreateStatus
+
+
+@click.command("apply", epilog=exits.HELP, short_help="Make requests of the objects in files.")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="A file with objects as YAML or JSON, - for standard input. May be repeated.",
+)
+@click.option("--wait", is_flag=True, help="Wait until everything is done.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@global_options
+@pass_console
+def apply(console: Console, files: tuple[str, ...], wait: bool, dry_run: bool) -> int:
+    """Make requests of the objects in files: ContainerRecreateRequest, ImagePullJob, ImageListPullJob.
+
+    All files are read and checked before the first request is made. A ContainerRecreateRequest that was applied before,
+    with the same name and content, is the same request.
+    """
+    from stoker.manifests import read_objects
+
+    if wait and dry_run:
+        raise click.UsageError("--wait and --dry-run exclude each other")
+    check_stdin_once(files, from_stdin=False)
+    wishes: list[Wish] = []
+    for file in files:
+        found = read_objects(file)
+        wishes += found.wishes
+        for warning in found.warnings:
+            console.warn(warning)
+    if dry_run:
+        return _dry_run(console, wishes)
+    import asyncio  # late: --help and mistakes need none of it
+
+    return asyncio.run(_apply(console, wishes, wait=wait))
+
+
+def _dry_run(console: Console, wishes: Sequence[Wish]) -> int:
+    from stoker.cli.recreate import show_plan as show_recreate
+    from stoker.cli.warm import show_plan as show_images
+    from stoker.objects.containers import RecreatePlan, RecreateRequest
+    from stoker.objects.images import PlanRequest
+
+    async def ask(client: Client, wish: Wish) -> Plan | RecreatePlan:
+        if not console.json:
+            console.say(f"{clean(wish.label)}:" if wish is wishes[0] else f"\n{clean(wish.label)}:")
+        if isinstance(wish.request, RecreateRequest):
+            return await client.plan_recreate(wish.request)
+        return await client.plan(PlanRequest(images=wish.request.images))
+
+    def show(plan: Plan | RecreatePlan) -> None:
+        if isinstance(plan, RecreatePlan):
+            show_recreate(console, plan)
+        else:
+            show_images(console, plan)
+
+    code = console.each(wishes, ask, show)
+    if not console.json:
+        console.note("nothing was done")
+    return code
+
+
+async def _apply(console: Console, wishes: Sequence[Wish], *, wait: bool) -> int:
+    from stoker.cli.following import Left, Signals, unless_pressed
+    from stoker.client import Client
+
+    codes: set[int] = set()
+    accepted: list[tuple[Wish, Result]] = []
+    signals = Signals()
+    try:
+        async with Client(console.socket) as client, signals.handled():
+            for wish in wishes:
+                result = await _make(console, client, wish, codes)
+                if result is not None:
+                    accepted.append((wish, result))
+                    _say_accepted(console, wish, result, wait=wait)
+            if wait:
+                codes |= await unless_pressed(_wait(console, client, accepted), signals)
+    except Left as left:
+        console.note("what was accepted goes on in stokerd; see: stoker recreate ls, stoker image jobs")
+        return left.code
+    return exits.combine(codes)
+
+
+async def _make(console: Console, client: Client, wish: Wish, codes: set[int]) -> Result | None:
+    """Return what stokerd makes of an object, None when it refuses: that is told, and the others are tried."""
+    from stoker.objects.containers import RecreateRequest
+
+    try:
+        if isinstance(wish.request, RecreateRequest):
+            return await client.recreate(wish.request)
+        return await client.warm(wish.request)
+    except DaemonUnreachable:
+        raise
+    except ClientError as error:
+        console.fail(f"{wish.place}: {wish.label}: {error.message}", error.hint)
+        codes.add(exits.of_error(error))
+        return None
+
+
+def _say_accepted(console: Console, wish: Wish, result: Result, *, wait: bool) -> None:
+    from stoker.cli.recreate_layout import pod_name
+    from stoker.objects.containers import RecreateStatus
+
+    if console.json:
+        if not wait:
+            console.document(result)
+        return
+    if isinstance(result, RecreateStatus):
+        count = len(result.containers)
+        what = f"request {clean(result.id)}: {pod_name(result)}, {count} container{'' if count == 1 else 's'}"
+    else:
+        count = result.counts.desired
+        what = f"job {clean(result.id)}: {count} image{'' if count == 1 else 's'}"
+    console.say(f"{clean(wish.label)}  {what}")
+
+
+async def _wait(console: Console, client: Client, accepted: Sequence[tuple[Wish, Result]]) -> set[int]:
+    """Wait for everything at once, tell of each thing as it ends, and return the exit codes."""
+    from stoker.cli.following import follow_job, follow_recreate, together
+    from stoker.cli.reporters import QuietReporter
+    from stoker.objects.containers import RecreateStatus
+
+    reporter = QuietReporter(console)
+
+    async def see_end(wish: Wish, result: Result) -> int:
+        if isinstance(result, RecreateStatus):
+            status = await follow_recreate(client, result, reporter)
+            code = exits.of_recreate(status)
+            _say_ended(console, wish, status, code)
+            return code
+        job = await follow_job(client, result, reporter)
+        code = exits.of_items(job.items)
+        _say_ended(console, wish, job, code)
+        return code
+
+    return set(await together(reporter, [see_end(wish, result) for wish, result in accepted])) - {exits.OK}
+
+
+def _say_ended(console: Console, wish: Wish, result: Result, code: int) -> None:
+    from stoker.cli.layout import finished_lines as image_lines
+    from stoker.cli.recreate_layout import finished_lines, name_width
+    from stoker.objects.containers import RecreateStatus
+
+    if console.json:
+        console.document(result)
+        return
+    style = console.style()
+    state = result.result if isinstance(result, RecreateStatus) else result.state
+    console.say(f"{style.bad if code else style.ok} {clean(wish.label)}  {state.lower()}")
+    if not code:
+        return
+    if isinstance(result, RecreateStatus):
+        for target in result.containers:
+            for line in finished_lines(target, style, name_width(result)) if target.phase == "Failed" else ():
+                console.say(f"  {line}")
+        return
+    for item in result.items:
+        for line in image_lines(item, style) if item.phase == "Failed" else ():
+            console.say(f"  {line}")
