@@ -8,6 +8,7 @@ with lean_imports():
     import argparse
     import asyncio
     import contextlib
+    import faulthandler
     import os
     import signal
     import sys
@@ -50,6 +51,7 @@ def run(argv: Sequence[str] | None = None) -> None:
         print(f"stokerd: {arguments.config or 'the defaults'}: no errors")  # noqa: T201
         return
     log.configure(settings.daemon)
+    faulthandler.enable()  # what hung, when the watchdog ends it
     try:
         asyncio.run(_serve(settings, arguments.config))
     except StokerError as error:
@@ -120,6 +122,7 @@ async def _park(daemon: Daemon, supervisor: Supervisor, notifier: Notifier, time
     began = time.monotonic()
     _log.info("stopping", within_seconds=timeout)
     notifier.stopping(timeout + 2 * _CLOSING_SECONDS)
+    notifier.status("stopping")
     end_at_last(timeout + _CLOSING_SECONDS)
     await daemon.api.stop(timeout * _API_SHARE, hurry=stop.hurry)
     late = await supervisor.stop(max(timeout - (time.monotonic() - began), 0.0))

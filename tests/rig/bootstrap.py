@@ -41,6 +41,7 @@ PROGRAMS = {
     "iproute2": ("ip",),
     "mount": ("mount", "umount", "losetup"),
     "openssl": ("openssl",),
+    "systemd": ("systemctl", "systemd-analyze", "systemd-sysusers", "journalctl"),
     "util-linux": ("unshare", "nsenter", "flock"),
 }
 

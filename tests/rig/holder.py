@@ -105,7 +105,7 @@ def _environment(layout: Layout, lower: Path, area: Path, marker: Path, cgroup: 
         "NODE_AREA": str(area),
         "NODE_CGROUP_ROOTS": " ".join(map(str, cgroup.root_entries)),
         "NODE_CGROUP_LEAVES": " ".join(map(str, cgroup.entries)) if unified() else "",
-        "NODE_CGROUP_MOUNTS": " ".join(_cgroup_mounts()),
+        "NODE_CGROUP_MOUNTS": " ".join(cgroup_mounts()),
         "NODE_RUN_DIR": str(layout.run_dir),
         "NODE_DATA_DIR": str(layout.data_dir),
         "NODE_CNI_DIR": str(layout.cni_dir),
@@ -114,7 +114,7 @@ def _environment(layout: Layout, lower: Path, area: Path, marker: Path, cgroup: 
     }
 
 
-def _cgroup_mounts() -> list[str]:
+def cgroup_mounts() -> list[str]:
     """`directory:type:options` for each hierarchy; the directory of a pure version 2 machine is `.`."""
     found = []
     for each in hierarchies():
