@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.conformance.{name}" for name in ("subject", "memory_subject", "containerd_subject")),
+    *(f"tests.conformance.{name}" for name in ("pods", "subject", "memory_subject", "containerd_subject")),
     *(
         f"tests.conformance.contract_{part}"
-        for part in ("disk", "events", "failures", "images", "leases", "life", "store")
+        for part in ("containers", "disk", "events", "failures", "images", "leases", "life", "pods", "store")
     ),
 )

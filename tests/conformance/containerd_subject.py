@@ -19,7 +19,7 @@ from tests.conformance.subject import (
     records_of,
     snapshots_of,
 )
-from tests.rig import images
+from tests.rig import bundled, images
 from tests.rig.exchange import RequestRecord
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Gate, Hold, Status
@@ -112,6 +112,15 @@ class ContainerdSubject:
     def forget(self) -> None:
         self._proxy.forget()
 
+    async def runnable(self) -> str:
+        await asyncio.to_thread(self._node.import_image, bundled.busybox_archive())
+        return bundled.BUSYBOX_REFERENCE
+
+    def directory(self, name: str) -> str:
+        path = self._node.artifacts_dir / "conformance" / name
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
     async def quiet(self) -> None:
         await asyncio.to_thread(self._proxy.wait_until, "all transfers to end", _all_done)
 
@@ -148,6 +157,8 @@ class ContainerdSubject:
             if not self.runtime.ready:
                 await self.restart()
                 await asyncio.wait_for(self.runtime.wait_ready(), DEADLINE)
+            for pod in await self.runtime.pods.list():
+                await self.runtime.pods.remove(pod.id)
             await self._put_back(*before)
             await self.quiet()
         finally:

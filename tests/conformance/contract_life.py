@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stokerd.errors import RuntimeUnavailable
+from stokerd.runtime.pod_types import Blueprint, PodBlueprint
 from stokerd.runtime.protocol import Runtime
 from tests.conformance.subject import Subject
 
 Call = Callable[[Runtime], Awaitable[object]]
+
+_NAMED = {"metadata": {"name": "none"}}
 
 CALLS: dict[str, Call] = {
     "cri.pull": lambda runtime: runtime.cri.pull("stoker.test/none:v1"),
@@ -19,6 +22,18 @@ CALLS: dict[str, Call] = {
     "cri.remove": lambda runtime: runtime.cri.remove("stoker.test/none:v1"),
     "cri.fs_info": lambda runtime: runtime.cri.fs_info(),
     "cri.in_use": lambda runtime: runtime.cri.in_use(),
+    "pods.list": lambda runtime: runtime.pods.list(),
+    "pods.status": lambda runtime: runtime.pods.status("none"),
+    "pods.run": lambda runtime: runtime.pods.run(PodBlueprint(_NAMED)),
+    "pods.stop": lambda runtime: runtime.pods.stop("none"),
+    "pods.remove": lambda runtime: runtime.pods.remove("none"),
+    "containers.list": lambda runtime: runtime.containers.list(),
+    "containers.status": lambda runtime: runtime.containers.status("none"),
+    "containers.create": lambda runtime: runtime.containers.create("none", Blueprint(_NAMED), PodBlueprint(_NAMED)),
+    "containers.start": lambda runtime: runtime.containers.start("none"),
+    "containers.stop": lambda runtime: runtime.containers.stop("none", 1),
+    "containers.remove": lambda runtime: runtime.containers.remove("none"),
+    "containers.exec": lambda runtime: runtime.containers.exec("none", ["true"], timeout=1),
     "content.info": lambda runtime: runtime.content.info(f"sha256:{'0' * 64}"),
     "content.list": lambda runtime: runtime.content.list(),
     "content.read": lambda runtime: runtime.content.read(f"sha256:{'0' * 64}"),
@@ -37,6 +52,7 @@ CALLS: dict[str, Call] = {
     "leases.resources": lambda runtime: runtime.leases.resources("none"),
     "leases.delete": lambda runtime: runtime.leases.delete("none"),
     "events.images": lambda runtime: anext(runtime.events.images()),
+    "events.containers": lambda runtime: anext(runtime.events.containers()),
     "probe": lambda runtime: runtime.probe(),
     "ping": lambda runtime: runtime.ping(),
 }

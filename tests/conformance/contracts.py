@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from tests.conformance.contract_containers import TestCommands, TestContainers, TestEndings, TestRefusals, TestRenewal
 from tests.conformance.contract_disk import TestFullDisk
 from tests.conformance.contract_events import TestEvents
 from tests.conformance.contract_failures import TestFailures
 from tests.conformance.contract_images import TestAsking, TestNames, TestPins, TestPulling, TestRecords, TestRemoving
 from tests.conformance.contract_leases import TestLeases, TestPullsUnderALease, TestPullsWithoutALease
 from tests.conformance.contract_life import TestConnection, TestInfo
+from tests.conformance.contract_pods import TestPodEvents, TestPods
 from tests.conformance.contract_store import TestContent, TestSnapshots
 
 __all__ = [
     "TestAsking",
+    "TestCommands",
     "TestConnection",
+    "TestContainers",
     "TestContent",
+    "TestEndings",
     "TestEvents",
     "TestFailures",
     "TestFullDisk",
@@ -21,10 +26,14 @@ __all__ = [
     "TestLeases",
     "TestNames",
     "TestPins",
+    "TestPodEvents",
+    "TestPods",
     "TestPulling",
     "TestPullsUnderALease",
     "TestPullsWithoutALease",
     "TestRecords",
+    "TestRefusals",
     "TestRemoving",
+    "TestRenewal",
     "TestSnapshots",
 ]

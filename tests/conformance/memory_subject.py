@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from stokerd.runtime.memory import MemoryOptions, MemoryRuntime
 from stokerd.runtime.memory_artifacts import Layer, Reference
+from stokerd.runtime.memory_conduct import Conduct
 from stokerd.runtime.memory_faults import Hold
-from tests.conformance.subject import Generation, Made, MadeLayer
+from stokerd.runtime.pod_types import ExecResult
+from tests.conformance.subject import FAILS, HEEDS, IGNORES, LASTS, MISSING, SAYS, Generation, Made, MadeLayer
 
 HOST = "registry.test"
+RUNNABLE = "stoker.test/busybox:1"
 
 
 class MemoryBarrier:
@@ -38,6 +41,13 @@ class MemorySubject:
             "nowhere.invalid": "dial tcp: lookup nowhere.invalid: no such host",
         }
         self._before: Counter[str] = Counter()
+        self.runtime.conduct(Conduct(stop_code=0), command=HEEDS)
+        self.runtime.conduct(Conduct(ignores_term=True), command=IGNORES)
+        self.runtime.conduct(Conduct(exits_after=0.01, exit_code=7), command=FAILS)
+        self.runtime.conduct(Conduct(start_error=f"exec: {MISSING[0]}: no such file or directory"), command=MISSING)
+        self.runtime.on_exec(ExecResult(3, b"out\n", b"err\n"), argv=SAYS)
+        self.runtime.on_exec(f"exec: {MISSING[0]}: no such file or directory", argv=MISSING)
+        self.runtime.on_exec(ExecResult(0), argv=LASTS, takes=30)
 
     async def make_image(
         self,
@@ -95,6 +105,13 @@ class MemorySubject:
 
     def forget(self) -> None:
         self._before = Counter(self.runtime.remote.fetched)
+
+    async def runnable(self) -> str:
+        self.runtime.load_image(RUNNABLE)
+        return RUNNABLE
+
+    def directory(self, name: str) -> str:
+        return f"/srv/{name}"
 
     async def quiet(self) -> None:
         """A pull that was cancelled here has ended."""

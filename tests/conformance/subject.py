@@ -19,6 +19,19 @@ Generation = Literal["1.6", "1.7", "2.1"]
 MIB = 1 << 20
 DEADLINE = 20.0
 
+HEEDS = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done")
+"""A program that runs until it is told to stop, and then stops at once."""
+IGNORES = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+"""One that does not heed the stop signal."""
+FAILS = ("sh", "-c", "exit 7")
+"""One that ends at once, with 7."""
+MISSING = ("/no/such/program",)
+"""One that cannot be started."""
+SAYS = ("sh", "-c", "echo out; echo err >&2; exit 3")
+"""A command that writes to both its outputs and ends with 3."""
+LASTS = ("sleep", "30")
+"""A command that takes longer than anybody waits."""
+
 
 @dataclass(frozen=True)
 class MadeLayer:
@@ -113,6 +126,14 @@ class Subject(Protocol):
         ...
 
     def forget(self) -> None: ...
+
+    async def runnable(self) -> str:
+        """Let an image be there in which the programs above can be run; return its name."""
+        ...
+
+    def directory(self, name: str) -> str:
+        """Return the path of a directory that exists where the runtime looks for logs and for what to mount."""
+        ...
 
     async def quiet(self) -> None:
         """Return when no transfer is under way any more: a cancelled pull ends on the other side a moment later."""

@@ -282,12 +282,14 @@ class MemoryRuntime:
         *,
         image: str = "",
         name: str = "",
+        command: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         times: int = 1 << 30,
     ) -> None:
-        """Say how containers behave that are started from now on: of an image (as it is asked for), a name, with some
-        environment, the next *times* of them. Of several that fit, the one said last holds."""
-        self.node.conducts.add(conduct, image=image, name=name, env=env, times=times)
+        """Say how containers behave that are started from now on: of an image (as it is asked for), a name, with a
+        command that begins so, with some environment, the next *times* of them. Of several that fit, the one said last
+        holds."""
+        self.node.conducts.add(conduct, image=image, name=name, command=command, env=env, times=times)
 
     def on_exec(
         self,

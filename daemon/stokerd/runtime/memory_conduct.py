@@ -49,11 +49,14 @@ class _Case:
     name: str
     env: Mapping[str, str]
     times: int
+    command: tuple[str, ...] = ()
 
     def concerns(self, config: Mapping[str, Any]) -> bool:
         envs = {entry.get("key"): entry.get("value", "") for entry in config.get("envs") or []}
+        argv = (*(config.get("command") or ()), *(config.get("args") or ()))
         return (
             self.times > 0
+            and argv[: len(self.command)] == self.command
             and self.image in {"", (config.get("image") or {}).get("image")}
             and self.name in {"", (config.get("metadata") or {}).get("name")}
             and all(envs.get(key) == value for key, value in self.env.items())
@@ -76,9 +79,16 @@ class Conducts:
     commands: list[_Command] = field(default_factory=list)
 
     def add(
-        self, conduct: Conduct, *, image: str = "", name: str = "", env: Mapping[str, str] | None = None, times: int
+        self,
+        conduct: Conduct,
+        *,
+        image: str,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str] | None,
+        times: int,
     ) -> None:
-        self.conducts.append((_Case(image, name, env or {}, times), conduct))
+        self.conducts.append((_Case(image, name, env or {}, times, tuple(command)), conduct))
 
     def add_command(
         self,
