@@ -203,13 +203,14 @@ class MemoryRuntime:
         """Run the garbage collector now."""
         self.store.collect()
 
-    def fail(self, call: str, error: StokerError | str, *, times: int = 1) -> None:
-        """Fail the next *times* calls of this name (``images.Update``)."""
-        self._script.fail(call, error, times=times)
+    def fail(self, call: str, error: StokerError | str, *, times: int = 1, of: str = "") -> None:
+        """Fail the next *times* calls of this name (``images.Update``), or after they took effect
+        (``cri.StartContainer:done``). *of* is the name of the one container or pod that it is about."""
+        self._script.fail(call, error, times=times, reference=of)
 
-    def hold(self, call: str, *, times: int = 1 << 30) -> Hold:
-        """Stop calls of this name before they do anything, until the barrier is released."""
-        return self._script.hold(call, times=times)
+    def hold(self, call: str, *, times: int = 1 << 30, of: str = "") -> Hold:
+        """Stop calls of this name before they do anything, or after it, until the barrier is released."""
+        return self._script.hold(call, times=times, reference=of)
 
     def clear_faults(self) -> None:
         """Forget what was to fail or to be held, calls and pulls alike."""

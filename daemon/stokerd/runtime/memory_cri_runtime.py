@@ -43,12 +43,14 @@ class MemoryPods:
             pod = self._store.pod(pod_id)
             return pod.status() if pod is not None else None
 
-        return await self._session.call("cri.PodSandboxStatus", work)
+        return await self._session.call("cri.PodSandboxStatus", work, self._store.pod_name(pod_id))
 
     async def run(self, pod: PodBlueprint) -> str:
         config = plain_pod(pod.config)
         return await self._session.call(
-            "cri.RunPodSandbox", lambda: self._store.run_pod(config, pod.runtime_handler).id
+            "cri.RunPodSandbox",
+            lambda: self._store.run_pod(config, pod.runtime_handler).id,
+            str(config["metadata"]["name"]),
         )
 
     async def stop(self, pod_id: str) -> None:
@@ -59,7 +61,7 @@ class MemoryPods:
             if pod is not None:
                 self._store.stop_pod(pod)
 
-        await self._session.call("cri.StopPodSandbox", work)
+        await self._session.call("cri.StopPodSandbox", work, self._store.pod_name(pod_id))
 
     async def remove(self, pod_id: str) -> None:
         named(pod_id, "cri.RemovePodSandbox")
@@ -69,7 +71,7 @@ class MemoryPods:
             if pod is not None:
                 self._store.remove_pod(pod)
 
-        await self._session.call("cri.RemovePodSandbox", work)
+        await self._session.call("cri.RemovePodSandbox", work, self._store.pod_name(pod_id))
 
 
 class MemoryContainers:
@@ -91,14 +93,16 @@ class MemoryContainers:
             container = self._store.container(container_id)
             return container.status() if container is not None else None
 
-        return await self._session.call("cri.ContainerStatus", work)
+        return await self._session.call("cri.ContainerStatus", work, self._store.name(container_id))
 
     async def create(self, pod_id: str, container: Blueprint, pod: PodBlueprint) -> str:
         named(pod_id, "cri.CreateContainer")
         config = plain_container(container.config)
         plain_pod(pod.config)
         return await self._session.call(
-            "cri.CreateContainer", lambda: self._store.create(pod_id, config, self._resolve).id
+            "cri.CreateContainer",
+            lambda: self._store.create(pod_id, config, self._resolve).id,
+            str(config["metadata"]["name"]),
         )
 
     def _resolve(self, image: str) -> str:
@@ -124,7 +128,7 @@ class MemoryContainers:
                 raise
             self._store.finish_start(container)
 
-        await self._session.run(call, work)
+        await self._session.run(call, work, self._store.name(container_id))
 
     async def stop(self, container_id: str, grace: float) -> None:
         named(container_id, "cri.StopContainer")
@@ -135,15 +139,11 @@ class MemoryContainers:
                 return
             if grace > 0:
                 self._store.ask_to_stop(container)
-                try:
-                    async with asyncio.timeout(grace):
-                        await container.ended.wait()
-                except TimeoutError:
-                    pass
+                await container.ends_within(grace)
             if container.state == "running":
                 self._store.kill(container)
 
-        await self._session.run("cri.StopContainer", work)
+        await self._session.run("cri.StopContainer", work, self._store.name(container_id))
 
     async def remove(self, container_id: str) -> None:
         named(container_id, "cri.RemoveContainer")
@@ -153,12 +153,13 @@ class MemoryContainers:
             if container is not None:
                 self._store.remove(container)
 
-        await self._session.call("cri.RemoveContainer", work)
+        await self._session.call("cri.RemoveContainer", work, self._store.name(container_id))
 
     async def exec(self, container_id: str, argv: Sequence[str], *, timeout: float) -> ExecResult:
         call = "cri.ExecSync"
         named(container_id, call)
-        return await self._session.run(call, partial(self._exec, container_id, tuple(argv), timeout))
+        work = partial(self._exec, container_id, tuple(argv), timeout)
+        return await self._session.run(call, work, self._store.name(container_id))
 
     async def _exec(self, container_id: str, argv: tuple[str, ...], timeout: float) -> ExecResult:
         call = "cri.ExecSync"
@@ -171,15 +172,14 @@ class MemoryContainers:
             )
         self._store.execs.append((container.id, argv))
         outcome, takes = self._store.conducts.command(container.config, argv)
+        if takes > 0 and await container.ends_within(min(takes, timeout)):
+            return ExecResult(137)  # with its container
         if takes > timeout:
-            await asyncio.sleep(timeout)
             raise RuntimeTimeout(
                 f"failed to exec in container: timeout {timeout:g}s exceeded: context deadline exceeded",
                 status="DEADLINE_EXCEEDED",
                 call=call,
             )
-        if takes > 0:
-            await asyncio.sleep(takes)
         if isinstance(outcome, StokerError):
             raise outcome
         if isinstance(outcome, str):

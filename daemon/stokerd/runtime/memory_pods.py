@@ -1,7 +1,7 @@
 """Pod sandboxes and containers in memory: what containerd keeps of them, and the processes under their shims.
 
 Processes outlive a crash of containerd, as they do under real shims: timers of containers go on, and their ends are
-seen when it is back. No call in here waits; the services (`memory_cri_runtime`) do.
+seen when it is back. Nothing in the store waits; the services (`memory_cri_runtime`) do.
 """
 
 from __future__ import annotations
@@ -127,6 +127,15 @@ class MemoryContainer:
         """What its name is reserved by: the pod's identity, not its sandbox's id."""
         return (self.name, self.attempt, *self.pod.key)
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for the end of the main process, so long at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def value(self) -> Container:
         return Container(
             id=self.id,
@@ -187,6 +196,14 @@ class PodStore:
 
     def of_pod(self, pod: MemoryPod) -> list[MemoryContainer]:
         return [each for each in self.containers.values() if each.pod is pod]
+
+    def pod_name(self, pod_id: str) -> str:
+        pod = self.pod(pod_id)
+        return str(pod.metadata.get("name", "")) if pod is not None else ""
+
+    def name(self, container_id: str) -> str:
+        container = self.container(container_id)
+        return container.name if container is not None else ""
 
     def recover(self) -> None:
         """containerd starts again: what it was about to start is created still."""

@@ -69,20 +69,20 @@ class Session:
         for queue in self.watchers:
             queue.put_nowait(event)
 
-    async def call(self, name: str, work: Callable[[], T]) -> T:
-        """Make a call that one transaction answers."""
+    async def call(self, name: str, work: Callable[[], T], of: str = "") -> T:
+        """Make a call that one transaction answers; *of* is the name of what it is about, for failures and barriers."""
 
         async def answer() -> T:
             return work()
 
-        return await self.run(name, answer)
+        return await self.run(name, answer, of)
 
-    async def run(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, name: str, work: Callable[[], Coroutine[Any, Any, T]], of: str = "") -> T:
         """Make a call. It runs in a task of its own, as it would in another process."""
         self.calls[name] += 1
         if not self.alive:
             raise unreachable(name)
-        task = asyncio.ensure_future(self._answer(name, work))
+        task = asyncio.ensure_future(self._answer(name, work, of))
         self.tasks.add(task)
         try:
             return await task
@@ -94,15 +94,15 @@ class Session:
         finally:
             self.tasks.discard(task)
 
-    async def _answer(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _answer(self, name: str, work: Callable[[], Coroutine[Any, Any, T]], of: str) -> T:
         await asyncio.sleep(self.latency())
-        await self._pass(name, name)
+        await self._pass(name, name, of)
         answer = await work()
-        await self._pass(name, f"{name}:done")
+        await self._pass(name, f"{name}:done", of)
         return answer
 
-    async def _pass(self, name: str, place: str) -> None:
-        due = await self.script.due((place,))
+    async def _pass(self, name: str, place: str, of: str) -> None:
+        due = await self.script.due((place,), reference=of)
         if isinstance(due, StokerError):
             raise due
         if due is not None:

@@ -161,6 +161,19 @@ class TestProcesses:
                 await memory.containers.exec(app, [command], timeout=0.01)
         assert memory.node.execs[0] == (app, ("check", "x"))
 
+    def test_take_commands_with_them(self) -> None:
+        @virtual
+        async def run() -> None:
+            memory = MemoryRuntime()
+            memory.conduct(Conduct(exits_after=2, exit_code=1))
+            memory.on_exec(ExecResult(0), argv=["hook"], takes=10)
+            app = memory.add_container(memory.add_pod("web"), "app", APP)
+            began = virtual_loop().time()
+            assert (await memory.containers.exec(app, ["hook"], timeout=30)).exit_code == 137
+            assert virtual_loop().time() - began < 2.1
+
+        run()
+
 
 class TestFaults:
     async def test_of_a_call(self) -> None:
@@ -177,6 +190,19 @@ class TestFaults:
         assert not task.done()
         hold.release()
         assert len(await task) == 1
+
+    async def test_of_one_container(self) -> None:
+        memory = MemoryRuntime()
+        pod = memory.add_pod("web")
+        one, two = [memory.add_container(pod, name, APP, running=False) for name in ("one", "two")]
+        memory.fail("cri.StartContainer", "not today", of="two")
+        hold = memory.hold("cri.StopPodSandbox", of="other")
+        await memory.containers.start(one)
+        with pytest.raises(RuntimeFailure, match="not today"):
+            await memory.containers.start(two)
+        await memory.containers.start(two)
+        await memory.pods.stop(pod)
+        assert not hold.reached.is_set()
 
     async def test_after_it_took_effect(self) -> None:
         memory = MemoryRuntime()
