@@ -54,6 +54,20 @@ _MIGRATIONS: tuple[str, ...] = (
         compression TEXT PRIMARY KEY, compressed INTEGER NOT NULL, unpacked INTEGER NOT NULL, inodes INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE recreates (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, pod_id TEXT NOT NULL,
+        pod_uid TEXT NOT NULL, owner TEXT NOT NULL, spec TEXT NOT NULL, digest TEXT NOT NULL, created_at REAL NOT NULL,
+        deadline_at REAL NOT NULL, phase TEXT NOT NULL, result TEXT NOT NULL, message TEXT NOT NULL,
+        cancelled INTEGER NOT NULL, started_at REAL, finished_at REAL) STRICT;
+    CREATE TABLE recreate_targets (
+        request TEXT NOT NULL REFERENCES recreates(id) ON DELETE CASCADE, position INTEGER NOT NULL, name TEXT NOT NULL,
+        old_id TEXT NOT NULL, old_attempt INTEGER NOT NULL, phase TEXT NOT NULL, reason TEXT NOT NULL,
+        message TEXT NOT NULL, hint TEXT NOT NULL, forced INTEGER NOT NULL, committed_at REAL, killed INTEGER NOT NULL,
+        stopped_at REAL, new_id TEXT NOT NULL, new_attempt INTEGER NOT NULL, running_at REAL, verdict TEXT NOT NULL,
+        rolled_back INTEGER NOT NULL, clean INTEGER NOT NULL, started_at REAL, finished_at REAL,
+        PRIMARY KEY (request, position)) STRICT, WITHOUT ROWID;
+    """,
 )
 
 

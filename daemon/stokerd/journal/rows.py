@@ -102,3 +102,63 @@ class RatioRow(msgspec.Struct, frozen=True):
     compressed: int
     unpacked: int
     inodes: int
+
+
+RecreatePhase = Literal["Pending", "Recreating", "Completed"]
+RecreateResult = Literal["", "Succeeded", "Failed", "Cancelled"]
+TargetPhase = Literal["Pending", "Recreating", "Succeeded", "Failed"]
+PodOwner = Literal["kubelet", "stoker", "other"]
+
+
+class RecreateRow(msgspec.Struct, frozen=True):
+    """A request to recreate containers in place. ``spec`` is JSON without the values of environment variables;
+    ``digest`` is keyed, over all of the request, and only says whether another one is the same."""
+
+    id: str
+    name: str
+    namespace: str
+    pod: str
+    pod_id: str
+    pod_uid: str
+    owner: PodOwner
+    spec: str
+    digest: str
+    created_at: float
+    deadline_at: float
+    phase: RecreatePhase = "Pending"
+    result: RecreateResult = ""
+    message: str = ""
+    cancelled: bool = False
+    started_at: float | None = None
+    finished_at: float | None = None
+
+
+class TargetRow(msgspec.Struct, frozen=True):
+    """One container of such a request.
+
+    ``old_id`` and ``old_attempt`` were found when the request was made. From ``committed_at`` on the old container is
+    being stopped and the target is seen through to a container that runs. ``verdict`` is why the new one will not do:
+    what is left is to roll back. ``clean``: nothing of ours is left to be removed.
+    """
+
+    request: str
+    position: int
+    name: str
+    old_id: str
+    old_attempt: int
+    phase: TargetPhase = "Pending"
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+    forced: bool = False
+    committed_at: float | None = None
+    killed: bool = False
+    stopped_at: float | None = None
+    new_id: str = ""
+    new_attempt: int = 0
+    running_at: float | None = None
+    verdict: str = ""
+    rolled_back: bool = False
+    clean: bool = False
+    started_at: float | None = None
+    finished_at: float | None = None

@@ -1,0 +1,1 @@
+"""Pods and containers of the node, and containers recreated in place."""
