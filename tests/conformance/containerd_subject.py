@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -115,6 +116,16 @@ class ContainerdSubject:
     async def runnable(self) -> str:
         await asyncio.to_thread(self._node.import_image, bundled.busybox_archive())
         return bundled.BUSYBOX_REFERENCE
+
+    async def cdi_device(self) -> str:
+        device = {"path": "/dev/stoker-cdi", "hostPath": "/dev/zero", "type": "c", "major": 1, "minor": 5}
+        edits = {"deviceNodes": [device], "env": ["CDI=1"]}
+        devices = [{"name": "zero", "containerEdits": edits}]
+        spec = json.dumps({"cdiVersion": "0.5.0", "kind": "stoker.dev/test", "devices": devices})
+        file = self._node.artifacts_dir / "cdi.json"
+        file.write_text(spec, encoding="utf-8")
+        await asyncio.to_thread(self._node.run, "install", "-D", "-m", "644", file, "/var/run/cdi/stoker.json")
+        return "stoker.dev/test=zero"
 
     def directory(self, name: str) -> str:
         path = self._node.artifacts_dir / "conformance" / name

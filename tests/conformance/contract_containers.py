@@ -18,6 +18,7 @@ from stokerd.errors import (
     RuntimeUnsupported,
 )
 from stokerd.runtime.blueprints import renewed
+from stokerd.runtime.containerd import Containerd
 from stokerd.runtime.pod_types import Blueprint, PodBlueprint
 from tests.conformance.pods import differences, ended, make_pod, pod_status_of, state_of, status_of
 from tests.conformance.subject import FAILS, HEEDS, IGNORES, LASTS, MIB, MISSING, SAYS, Subject
@@ -309,6 +310,23 @@ class TestRenewal:
         assert linux["seccomp"]
         assert linux["resources"]
         assert (linux["maskedPaths"], linux["readonlyPaths"]) == (["/proc/kcore"], ["/proc/sys"])
+
+    async def test_keeps_devices_by_name(self, subject: Subject) -> None:
+        """CDI is how GPUs come into containers. 1.6 has no such field; 1.7 keeps the names, and heeds them when told to."""
+        if subject.generation == "1.6":
+            return
+        pod = await make_pod(subject)
+        devices = [{"name": await subject.cdi_device()}]
+        before = await status_of(subject, await pod.run(CDI_devices=devices))
+        assert before.blueprint.config["CDI_devices"] == devices
+        again = renewed(before.blueprint, attempt=1)
+        new = await subject.runtime.containers.create(pod.id, again, pod.blueprint)
+        after = await status_of(subject, new)
+        assert after.blueprint.config["CDI_devices"] == devices
+        assert set(differences(before.spec, after.spec)) == MAY_DIFFER
+        if subject.generation == "2.1" and isinstance(subject.runtime, Containerd):
+            assert "CDI=1" in after.spec["process"]["env"]
+            assert "/dev/stoker-cdi" in {each["path"] for each in after.spec["linux"]["devices"]}
 
     async def test_changes_what_it_is_told_to(self, subject: Subject) -> None:
         pod = await make_pod(subject)

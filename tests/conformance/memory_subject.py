@@ -110,6 +110,9 @@ class MemorySubject:
         self.runtime.load_image(RUNNABLE)
         return RUNNABLE
 
+    async def cdi_device(self) -> str:
+        return "stoker.dev/test=zero"
+
     def directory(self, name: str) -> str:
         return f"/srv/{name}"
 

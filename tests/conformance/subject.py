@@ -131,6 +131,11 @@ class Subject(Protocol):
         """Let an image be there in which the programs above can be run; return its name."""
         ...
 
+    async def cdi_device(self) -> str:
+        """Let a device be there under a name of the Container Device Interface; return the name. Its containers have a
+        variable CDI=1, where the runtime knows CDI."""
+        ...
+
     def directory(self, name: str) -> str:
         """Return the path of a directory that exists where the runtime looks for logs and for what to mount."""
         ...
