@@ -98,6 +98,8 @@ class MemoryContainers:
     async def create(self, pod_id: str, container: Blueprint, pod: PodBlueprint) -> str:
         named(pod_id, "cri.CreateContainer")
         config = plain_container(container.config)
+        if self._store.generation == "1.6":  # whose CRI has no field for it
+            config.pop("CDI_devices", None)
         plain_pod(pod.config)
         return await self._session.call(
             "cri.CreateContainer",
