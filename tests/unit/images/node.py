@@ -44,7 +44,17 @@ from stokerd.registry.references import Reference
 from stokerd.runtime import memory_artifacts as artifacts
 from stokerd.runtime.memory import MemoryOptions, MemoryRuntime
 from stokerd.runtime.memory_services import unreachable
-from stokerd.runtime.protocol import ContentStore, CriImages, Events, ImageStore, Leases, Runtime, Snapshots
+from stokerd.runtime.protocol import (
+    ContentStore,
+    CriContainers,
+    CriImages,
+    CriPods,
+    Events,
+    ImageStore,
+    Leases,
+    Runtime,
+    Snapshots,
+)
 from stokerd.runtime.types import RuntimeInfo
 from stokerd.settings import ImageSettings
 from tests.unit.images.virtual import Inline, virtual_loop
@@ -88,6 +98,14 @@ class Link:
     @property
     def cri(self) -> CriImages:
         return self._there().cri
+
+    @property
+    def pods(self) -> CriPods:
+        return self._there().pods
+
+    @property
+    def containers(self) -> CriContainers:
+        return self._there().containers
 
     @property
     def content(self) -> ContentStore:
