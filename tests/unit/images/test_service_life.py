@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from stoker.objects.images import PinRequest
@@ -91,6 +92,7 @@ async def test_limits_of_pins_and_disk_hold_at_once(tmp_path: Path) -> None:
 
 @virtual
 async def test_pins_that_cannot_be_looked_after_are_no_news_twice(tmp_path: Path) -> None:
+    structlog.reset_defaults()  # this time somebody reads the log
     async with Node(tmp_path) as node:
         await node.quiet()
         with capture_logs() as logs:
