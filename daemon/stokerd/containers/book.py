@@ -62,9 +62,12 @@ class Book:
             self._jobs[row.id] = job
         return list(self._jobs.values())
 
+    def reserve(self, job: Job) -> None:
+        """Let a new request be known, so that the same one is not taken up twice; `accept` comes next."""
+        self._jobs[job.id] = job
+
     async def accept(self, job: Job) -> None:
         """Write a new request. Raises JournalError: then it was not accepted."""
-        self._jobs[job.id] = job
         try:
             await self._journal.save([job.row], [each.row for each in job.targets])
         except BaseException:

@@ -205,6 +205,7 @@ class ContainersService:
             return self._status(same)
         job = self._job(intake, namespace, digest)
         job.equip(intake.sight, intake.pod, intake.materials, serial)
+        self._book.reserve(job)
         # Whoever asked may hang up now: what is in the journal is carried out all the same.
         task = asyncio.create_task(self._admit(job), name=f"containers: admit {job.id}")
         self._admissions.add(task)
