@@ -156,7 +156,7 @@ def complete(value: Any) -> Any:
         return plain | {encoded: complete(getattr(value, name)) for encoded, name in names}
     if isinstance(value, list):
         return [complete(item) for item in value]
-    return value
+    return None if value is msgspec.UNSET else value
 
 
 pass_console = click.make_pass_decorator(Console, ensure=True)

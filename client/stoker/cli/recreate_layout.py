@@ -25,7 +25,9 @@ _STEPS = {
 
 def pod_name(status: RecreateStatus) -> str:
     """Return ``namespace/name`` of the pod of a request."""
-    return clean(f"{status.namespace}/{status.pod}" if status.namespace else status.pod or status.pod_id[:13])
+    if status.namespace:
+        return clean(f"{status.namespace}/{status.pod}")
+    return clean(status.pod or status.pod_id[:13] or status.id)
 
 
 def step_text(target: TargetStatus) -> str:

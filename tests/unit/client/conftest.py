@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from stoker.client import Client
 from tests.unit.api.fakes import Api, running_api
+from tests.unit.client.commands import ENTRY, Run, runner
+from tests.unit.client.emulator import Program
+from tests.unit.client.served import Served, served
 
 
 @pytest.fixture
@@ -18,3 +22,37 @@ async def api() -> AsyncIterator[Api]:
 async def client(api: Api) -> AsyncIterator[Client]:
     async with Client(api.socket) as open_client:
         yield open_client
+
+
+@pytest.fixture
+def daemon() -> Iterator[Served]:
+    with served() as server:
+        yield server
+
+
+@pytest.fixture
+def run(daemon: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("STOKER_SOCKET", daemon.socket)
+    return runner(capsys)
+
+
+class Start:
+    """Starts ``stoker`` on a terminal."""
+
+    def __init__(self, daemon: Served) -> None:
+        self._daemon = daemon
+        self.programs: list[Program] = []
+
+    def __call__(self, *arguments: str, columns: int = 80, rows: int = 24, **env: str) -> Program:
+        argv = [sys.executable, "-c", ENTRY, *arguments]
+        program = Program(argv, columns, rows, {"STOKER_SOCKET": self._daemon.socket, **env})
+        self.programs.append(program)
+        return program
+
+
+@pytest.fixture
+def start(daemon: Served) -> Iterator[Start]:
+    starter = Start(daemon)
+    yield starter
+    for program in starter.programs:
+        program.end()

@@ -7,17 +7,15 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from stoker.cli import exits
-from stoker.cli.main import main
 from stoker.objects.images import (
     Attempt,
     ImageChange,
@@ -32,44 +30,10 @@ from stoker.objects.images import (
 from stoker.objects.node import Advice, CapabilityStatus, NodeInfo
 from stokerd import errors
 from tests.unit.api.fakes import GIB, MIB, failed, normal, pulling, succeeded
-from tests.unit.client.served import Served, served
+from tests.unit.client.commands import ENTRY, Outcome, Run, python, runner
+from tests.unit.client.served import Served
 
 NGINX, BUSYBOX = normal("nginx"), normal("busybox")
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def daemon() -> Iterator[Served]:
-    with served() as server:
-        yield server
-
-
-@pytest.fixture
-def run(daemon: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("STOKER_SOCKET", daemon.socket)
-    return runner(capsys)
-
-
-def runner(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_it(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = main(list(arguments))
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run_it
 
 
 def finish(daemon: Served, *items: Any) -> None:
@@ -689,15 +653,6 @@ def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> N
     result = runner(capsys)("completion", shell)
     assert result.code == 0
     assert f"_STOKER_COMPLETE={shell}_complete" in result.out
-
-
-def python(code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
-    )
-
-
-ENTRY = "from stoker.cli.main import run; run()"
 
 
 def test_completion_asks_the_daemon(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> None:

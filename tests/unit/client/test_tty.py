@@ -5,45 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import sys
-from collections.abc import Iterator
 
 import pytest
 
 from stokerd.errors import JournalError
 from tests.unit.api.fakes import GIB, MIB, failed, normal, pulling, succeeded
-from tests.unit.client.emulator import Program
-from tests.unit.client.served import Served, served
+from tests.unit.client.conftest import Start
+from tests.unit.client.served import Served
 
 LONG = "registry.example.com/platform/ml/training-base:v2026.03.01-cuda12"
-
-
-@pytest.fixture
-def daemon() -> Iterator[Served]:
-    with served() as server:
-        yield server
-
-
-class Start:
-    """Starts ``stoker`` on a terminal."""
-
-    def __init__(self, daemon: Served) -> None:
-        self._daemon = daemon
-        self.programs: list[Program] = []
-
-    def __call__(self, *arguments: str, columns: int = 80, rows: int = 24, **env: str) -> Program:
-        argv = [sys.executable, "-c", "from stoker.cli.main import run; run()", *arguments]
-        program = Program(argv, columns, rows, {"STOKER_SOCKET": self._daemon.socket, **env})
-        self.programs.append(program)
-        return program
-
-
-@pytest.fixture
-def start(daemon: Served) -> Iterator[Start]:
-    starter = Start(daemon)
-    yield starter
-    for program in starter.programs:
-        program.end()
 
 
 def update(daemon: Served, *items: object) -> None:
