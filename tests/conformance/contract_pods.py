@@ -178,6 +178,21 @@ class TestPodEvents:
                 assert {event.pod_id for event in listener.seen if event.id == made} <= {pod.id, ""}
                 assert not listener.wrong
 
+    async def test_tell_of_many_lives_at_once(self, subject: Subject) -> None:
+        pod = await make_pod(subject)
+
+        async def live(name: str) -> str:
+            made = await pod.run(name)
+            await subject.runtime.containers.remove(made)
+            return made
+
+        async with _listening(pod) as (listener,):
+            made = await asyncio.gather(*(live(f"c{number}") for number in range(8)))
+            for each in made:
+                await eventually("the removal", partial(listener.has, "deleted", each))
+                assert listener.of(each) == ["created", "started", "stopped", "deleted"]
+            assert not listener.wrong
+
     async def test_tell_of_what_ends_by_itself(self, subject: Subject) -> None:
         pod = await make_pod(subject)
         async with _listening(pod) as (listener,):
