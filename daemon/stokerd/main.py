@@ -13,7 +13,7 @@ with lean_imports():
     import signal
     import sys
     import time
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -33,8 +33,8 @@ with lean_imports():
 
 _log = structlog.get_logger("stokerd")
 EXIT_FAILED, EXIT_CONFIG = 1, 2
-_API_SHARE = 0.5
-"""Of the time to stop, how much requests under way may take; the rest is for parking."""
+_FINISH_SHARE = 0.75
+"""Of the time to stop, how much requests and work under way may take to finish; the rest is for parking."""
 _CLOSING_SECONDS = 2.0
 """For closing the journal and the interpreter, beyond the time to stop."""
 
@@ -85,7 +85,7 @@ async def _serve(settings: Settings, path: Path | None) -> None:
         passed = passed_api_socket()
         registry = CollectorRegistry()
         supervisor = Supervisor(SubsystemMetrics(registry), told.tell)
-        daemon = await compose(reloader, supervisor, registry, stack, passed)
+        daemon = await compose(reloader, supervisor, registry, stack, passed, stop.asked.is_set)
         told.watch(daemon, supervisor)
         for room in daemon.rooms.values():
             await room.load()
@@ -118,16 +118,37 @@ async def _reload_when_told(asked: asyncio.Event, reloader: Reloader) -> None:
 
 
 async def _park(daemon: Daemon, supervisor: Supervisor, notifier: Notifier, timeout: float, stop: Stop) -> None:
-    """Take no more requests, finish those under way, and have each room park its work, all within *timeout*."""
+    """Take no more requests, finish what should not be left as it is, and have each room park the rest, all within
+    *timeout*."""
     began = time.monotonic()
     _log.info("stopping", within_seconds=timeout)
     notifier.stopping(timeout + 2 * _CLOSING_SECONDS)
     notifier.status("stopping")
     end_at_last(timeout + _CLOSING_SECONDS)
-    await daemon.api.stop(timeout * _API_SHARE, hurry=stop.hurry)
+    limit = timeout * _FINISH_SHARE
+    async with asyncio.TaskGroup() as group:
+        parking = [group.create_task(_park_one(park, limit), name="park") for park in daemon.parks]
+        hurried = group.create_task(_hurry(stop.hurry, parking), name="hurry")
+        await daemon.api.stop(limit, hurry=stop.hurry)
+        if parking:
+            await asyncio.wait(parking)
+        hurried.cancel()
     late = await supervisor.stop(max(timeout - (time.monotonic() - began), 0.0))
     if late:
         _log.error("still at work", subsystems=late)
+
+
+async def _park_one(park: Callable[[float], Awaitable[None]], limit: float) -> None:
+    try:
+        await park(limit)
+    except Exception as error:  # noqa: BLE001 - the others are parked all the same
+        _log.error("work could not be parked; the next start takes it up as it is", exc_info=error)
+
+
+async def _hurry(told: asyncio.Event, parking: Sequence[asyncio.Task[None]]) -> None:
+    await told.wait()
+    for task in parking:
+        task.cancel()
 
 
 class Told:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -19,9 +19,14 @@ from typing import Protocol
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from stoker.objects.images import InlineAuth, WarmRequest
 from stokerd import VERSION, log
 from stokerd.api.server import ApiServer
-from stokerd.errors import JournalError
+from stokerd.containers.clock import SystemClock as ContainerClock
+from stokerd.containers.metrics import ContainerMetrics
+from stokerd.containers.service import ContainersService
+from stokerd.containers.service import Parts as ContainerParts
+from stokerd.errors import JournalError, StokerError
 from stokerd.images.budget import DiskBudget
 from stokerd.images.clock import SystemClock
 from stokerd.images.manifests import local_platform
@@ -33,6 +38,7 @@ from stokerd.images.pressure import PressureGauge, file_system
 from stokerd.images.pull import Puller
 from stokerd.images.service import ImageService, Parts
 from stokerd.images.space import FileSystem
+from stokerd.journal.containers import ContainerJournal
 from stokerd.journal.database import Database
 from stokerd.journal.images import ImageJournal
 from stokerd.life.reload import Reloader, plain
@@ -45,6 +51,9 @@ from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
 
 _SECRET_BYTES = 16
+_WARM_PRIORITY = 100
+"""Of images that a container waits for, before those that are warmed for later."""
+_CANCEL_TIMEOUT = 5.0
 
 
 class Room(Protocol):
@@ -69,6 +78,8 @@ class Daemon(msgspec.Struct, frozen=True):
 
     runtime: Containerd
     rooms: Mapping[str, Room]
+    parks: Sequence[Callable[[float], Awaitable[None]]]
+    """What brings work to a point at which it can be left, within so many seconds, before the rooms are stopped."""
     api: ApiServer
 
 
@@ -78,6 +89,7 @@ async def compose(
     registry: CollectorRegistry,
     stack: AsyncExitStack,
     passed: socket.socket | None,
+    stopping: Callable[[], bool],
 ) -> Daemon:
     """Make all parts. What has to be closed at the end is put on *stack*."""
     settings = reloader.settings
@@ -85,6 +97,7 @@ async def compose(
     await database.open()
     stack.push_async_callback(database.close)
     identity = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "identity")
+    salt = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "salt")
     ProcessMetrics(registry)
     runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
     keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
@@ -93,8 +106,23 @@ async def compose(
     journal = ImageJournal(database)
     budget = DiskBudget(margins_of(settings.images), journal, lambda: _disk(runtime))
     images = _images(reloader, registry, runtime, journal, budget, keyring, client, identity)
-    rooms: dict[str, Room] = {"images": images}
-    reloader.add(lambda new: log.configure(new.daemon), lambda new: images.apply(new.images))
+    pods = ContainersService(
+        ContainerParts(
+            runtime=runtime,
+            journal=ContainerJournal(database),
+            warmer=Warmer(images, stopping),
+            clock=ContainerClock(),
+            metrics=ContainerMetrics(registry),
+            salt=bytes.fromhex(salt),
+        ),
+        settings.containers,
+    )
+    rooms: dict[str, Room] = {"images": images, "containers": pods}
+    reloader.add(
+        lambda new: log.configure(new.daemon),
+        lambda new: images.apply(new.images),
+        lambda new: pods.apply(new.containers),
+    )
     control = Control(
         reload=reloader.reload,
         settings=lambda: plain(reloader.settings),
@@ -103,8 +131,8 @@ async def compose(
         failures=lambda: supervisor.problems,
     )
     node = NodeService(NodeParts(runtime, rooms, budget, keyring, settings.api.group, control))
-    api = ApiServer(settings.api, images, node, registry, passed=passed)
-    return Daemon(runtime, rooms, api)
+    api = ApiServer(settings.api, images, node, registry, containers=pods, passed=passed)
+    return Daemon(runtime, rooms, (pods.park,), api)
 
 
 def _images(
@@ -137,6 +165,44 @@ def _images(
     return ImageService(parts, settings)
 
 
+class ImageNotWarm(StokerError):
+    """An image that a container needs could not be warmed; ``reason`` is that of the pull."""
+
+    def __init__(self, reason: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason  # type: ignore[misc]
+
+
+class Warmer:
+    """`containers.hands.Warmer`: a warm job of the images room, awaited."""
+
+    def __init__(self, images: ImageService, stopping: Callable[[], bool]) -> None:
+        """While *stopping*, a wait that is broken off leaves the job: the next start goes on with both."""
+        self._images = images
+        self._stopping = stopping
+
+    async def warm(self, image: str, auths: Sequence[InlineAuth]) -> None:
+        """Return when *image* is on the node, complete and unpacked. Raises StokerError when it cannot be."""
+        request = WarmRequest(images=[image], name="for a container", priority=_WARM_PRIORITY, auths=list(auths))
+        job = await self._images.warm(request)
+        try:
+            async for _ in self._images.follow(job.id):
+                pass
+        except asyncio.CancelledError:
+            if not self._stopping():
+                await self._drop(job.id)
+            raise
+        item = self._images.job(job.id).items[0]
+        if item.phase != "Succeeded":
+            raise ImageNotWarm(item.reason, item.message or f"{image} was not warmed", hint=item.hint or None)
+
+    async def _drop(self, job: str) -> None:
+        """Nobody waits for it any more; what the pull left is removed in the images room's own time."""
+        with contextlib.suppress(StokerError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_TIMEOUT):
+                await self._images.cancel(job)
+
+
 async def _disk(runtime: Containerd) -> FileSystem:
     info = runtime.info
     return await asyncio.to_thread(file_system, info.root, host_root=info.host_root)
@@ -150,7 +216,7 @@ def _endpoints(runtime: Containerd, host: str) -> tuple[RegistryEndpoint, ...]:
 def kept_secret(path: Path) -> str:
     """Return 32 hexadecimal digits that are made by chance once and then kept in *path*, for root alone.
 
-    ``identity`` marks what this daemon makes in containerd.
+    ``identity`` marks what this daemon makes in containerd; ``salt`` goes into the digests of requests in the journal.
     """
     with contextlib.suppress(FileNotFoundError):
         text = path.read_text(encoding="ascii").strip()

@@ -7,9 +7,9 @@ import grp
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import psutil
 
 from stoker.objects.containers import ReloadResult
@@ -39,8 +39,7 @@ class Room(Protocol):
     def problem(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(msgspec.Struct, frozen=True):
     """What the life cycle lets be asked and done."""
 
     reload: Callable[[], Awaitable[ReloadResult]]
@@ -52,8 +51,7 @@ class Control:
     """Subsystems that have failed, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeParts:
+class NodeParts(msgspec.Struct, frozen=True):
     runtime: Containerd
     rooms: Mapping[str, Room]
     budget: DiskBudget
