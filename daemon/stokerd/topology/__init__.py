@@ -1,0 +1,1 @@
+"""What this node is made of, and what it hangs on."""

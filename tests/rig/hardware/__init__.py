@@ -1,0 +1,1 @@
+"""Machines and fabrics that do not exist, as the files and texts that real ones show."""
