@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-_LONG_CALLS = frozenset({"cri.PullImage"})
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30, 120, 600)
+"""Up to what a pull takes, and a container that is given its time to stop."""
 
 
 class RuntimeMetrics:
@@ -19,15 +19,14 @@ class RuntimeMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter("stoker_runtime_calls", "Calls to containerd.", ["method", "status"], registry=registry)
         self._seconds = Histogram(
-            "stoker_runtime_call_seconds", "Duration of calls to containerd, pulls left aside.", ["method"],
+            "stoker_runtime_call_seconds", "Duration of calls to containerd.", ["method"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
 
     def observe(self, method: str, status: str, seconds: float) -> None:
         """`runtime.status.Observer`."""
         self._calls.labels(method, status).inc()
-        if method not in _LONG_CALLS:
-            self._seconds.labels(method).observe(seconds)
+        self._seconds.labels(method).observe(seconds)
 
 
 class SubsystemMetrics:

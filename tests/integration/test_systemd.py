@@ -118,6 +118,7 @@ def test_it_works_behind_its_fences(service: Service, publish: Publish) -> None:
     assert done.returncode == 0
     images = service.machine.run("stoker", "image", "ls").stdout
     assert pushed.repository in images
+    assert service.machine.run("stoker", "pods").returncode == 0
     fence = service.machine.run("cat", f"/proc/{service.pid()}/status").stdout
     assert "NoNewPrivs:\t1" in fence
     assert "Seccomp:\t2" in fence
