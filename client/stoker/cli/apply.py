@@ -63,16 +63,21 @@ def apply(console: Console, files: tuple[str, ...], wait: bool, dry_run: bool) -
 
 def _dry_run(console: Console, wishes: Sequence[Wish]) -> int:
     from stoker.cli.recreate import show_plan as show_recreate
+    from stoker.cli.warm import code_of_plan
     from stoker.cli.warm import show_plan as show_images
     from stoker.objects.containers import RecreatePlan, RecreateRequest
     from stoker.objects.images import PlanRequest
+
+    codes: set[int] = set()
 
     async def ask(client: Client, wish: Wish) -> Plan | RecreatePlan:
         if not console.json:
             console.say(f"{clean(wish.label)}:" if wish is wishes[0] else f"\n{clean(wish.label)}:")
         if isinstance(wish.request, RecreateRequest):
             return await client.plan_recreate(wish.request)
-        return await client.plan(PlanRequest(images=wish.request.images))
+        plan = await client.plan(PlanRequest(images=wish.request.images))
+        codes.add(code_of_plan(plan))
+        return plan
 
     def show(plan: Plan | RecreatePlan) -> None:
         if isinstance(plan, RecreatePlan):
@@ -80,10 +85,10 @@ def _dry_run(console: Console, wishes: Sequence[Wish]) -> int:
         else:
             show_images(console, plan)
 
-    code = console.each(wishes, ask, show)
+    codes.add(console.each(wishes, ask, show))
     if not console.json:
         console.note("nothing was done")
-    return code
+    return exits.combine(codes - {exits.OK})
 
 
 async def _apply(console: Console, wishes: Sequence[Wish], *, wait: bool) -> int:

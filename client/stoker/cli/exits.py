@@ -40,6 +40,8 @@ _OF_REASON = {
     "NotFound": NOT_FOUND,
     "ManifestNotFound": NOT_FOUND,
     "RuntimeNotFound": NOT_FOUND,
+    "ContainerGone": NOT_FOUND,
+    "SandboxGone": NOT_FOUND,
     "Conflict": REFUSED,
     "LimitExceeded": REFUSED,
     "PeerRefused": REFUSED,

@@ -173,6 +173,9 @@ def _mount(inside: str, outside: str, *, readonly: bool) -> str:
 
 
 def _quoted(word: str) -> str:
+    """Return a word as a shell would take it, in double quotes where that reads better."""
     import shlex
 
+    if "'" in word and not any(char in word for char in '"\\$`!'):
+        return f'"{word}"'
     return shlex.quote(word)

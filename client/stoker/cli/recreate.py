@@ -183,7 +183,10 @@ def show_plan(console: Console, found: RecreatePlan) -> None:
     """Print what would be done."""
     name = clean(full_name(found.namespace, found.pod))
     console.say(f"{name} ({short_id(found.pod_id)}), {OWNERS[found.owner]}")
-    rows = [(str(number), step.container, step.action, step.detail) for number, step in enumerate(found.steps, start=1)]
+    rows = [
+        (str(number), step.container or "-", step.action, step.detail)
+        for number, step in enumerate(found.steps, start=1)
+    ]
     console.table(("", "CONTAINER", "STEP", "DETAIL"), rows, empty="there is nothing to do", right=frozenset({0}))
     for warning in found.warnings:
         console.warn(warning)

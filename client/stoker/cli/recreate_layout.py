@@ -56,7 +56,8 @@ def outcome(target: TargetStatus, style: Style) -> str:
         return ", ".join(part for part in [head, *parts] if part)
     head = clean(f"{target.reason or 'Failed'}: {target.message or 'no message'}")
     if target.rolled_back:
-        return ", ".join(part for part in [f"{head}; rolled back", *parts] if part)
+        told = "" if target.reason == "RolledBack" else "; rolled back"
+        return ", ".join(part for part in [f"{head}{told}", *parts] if part)
     if not target.is_killed:
         return f"{head}; the old container was not stopped"
     return ", ".join(part for part in [head, *parts] if part)

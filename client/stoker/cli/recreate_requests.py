@@ -94,7 +94,7 @@ def _target_row(console: Console, target: TargetStatus) -> tuple[str, ...]:
     reason = target.reason or "-"
     if target.phase == "Failed":
         reason += f": {target.message}" if target.message else ""
-        reason += "; rolled back" if target.rolled_back else ""
+        reason += "; rolled back" if target.rolled_back and target.reason != "RolledBack" else ""
     down = fine_duration(target.downtime_seconds) if target.downtime_seconds else "-"
     return target.name, target.phase, target.step or "-", attempts, down, reason
 
@@ -120,8 +120,9 @@ def cancel_recreate(console: Console, requests: tuple[str, ...]) -> int:
 
     def show(status: RecreateStatus) -> None:
         done = sum(target.phase == "Succeeded" for target in status.containers)
-        what = "cancelled" if status.phase == "Completed" else "is being cancelled"
-        text = f"{clean(status.id)} {what}: {done} of {len(status.containers)} containers were recreated"
-        console.say(text)
+        what = "is being cancelled"
+        if status.phase == "Completed":
+            what = "cancelled" if status.result == "Cancelled" else f"was over before ({status.result.lower()})"
+        console.say(f"{clean(status.id)} {what}: {done} of {len(status.containers)} containers were recreated")
 
     return console.each(requests, lambda client, request: client.cancel_recreate(request), show)

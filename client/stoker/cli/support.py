@@ -217,7 +217,10 @@ async def _journal(oldest: float) -> Part:
     if process.returncode:
         why = err.decode("utf-8", "replace").strip().partition("\n")[0]
         return Part(file, what, b"", redact(why) or f"journalctl ended with {process.returncode}")
-    return Part(file, what, redact(out.decode("utf-8", "replace")).encode())
+    text = out.decode("utf-8", "replace")
+    if text.startswith("-- No entries --"):
+        return Part(file, what, b"", "it has none of that time")
+    return Part(file, what, redact(text).encode())
 
 
 # ---------------------------------------------------------------------------------------------- the archive

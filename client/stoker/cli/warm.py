@@ -231,6 +231,11 @@ def plan(
         console.document(found)
     else:
         show_plan(console, found)
+    return code_of_plan(found)
+
+
+def code_of_plan(found: Plan) -> int:
+    """Return the exit code: whether it fits, and whether a plan could be made for every image."""
     if not found.space.fits:
         return exits.NO_SPACE
     return exits.of_reasons(image.reason for image in found.images if image.reason)

@@ -11,6 +11,7 @@ import pytest
 
 from stoker.cli import exits
 from stoker.objects.containers import PlannedStep, RecreateStatus
+from stoker.objects.images import ImagePlan, Plan
 from stokerd import errors
 from tests.unit.api.fake_containers import broken, container, done, pod
 from tests.unit.api.fakes import failed, normal
@@ -125,6 +126,9 @@ def test_dry_run(daemon: Served, run: Run, both: str) -> None:
     assert result.err.endswith("nothing was done\n")
     assert daemon.api.images.jobs_by_id == {}
     assert daemon.api.containers.by_id == {}
+    missing = ImagePlan(image="nginx", reference=normal("nginx"), reason="NotFound", message="no such tag")
+    daemon.api.images.plan_result = Plan(images=[missing])
+    assert run("apply", "-f", both, "--dry-run").code == exits.NOT_FOUND
     assert '"steps"' in run("apply", "-f", both, "--dry-run", "--json").out
 
 

@@ -142,6 +142,12 @@ def test_parts_that_fail_are_notes(
     }
 
 
+def test_a_journal_without_lines(run: Run, programs: Path, tmp_path: Path) -> None:
+    journalctl(programs, "echo '-- No entries --'")
+    assert run("support-bundle", "-o", "b.tar.gz").code == 0
+    assert "journal.txt" not in read(tmp_path / "b.tar.gz")
+
+
 def test_a_journal_that_hangs_is_ended(
     run: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

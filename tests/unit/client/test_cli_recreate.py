@@ -308,6 +308,21 @@ def test_watch_and_cancel(daemon: Served, run: Run) -> None:
     )
 
 
+def test_cancelling_takes_time_or_comes_too_late(daemon: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("recreate", WEB, "main", "side", "--no-wait")
+    containers = daemon.api.containers
+
+    async def as_it_is(request_id: str) -> RecreateStatus:
+        return containers.recreate_status(request_id)
+
+    monkeypatch.setattr(containers, "cancel_recreate", as_it_is)
+    assert run("recreate", "cancel", "r0001").out == "r0001 is being cancelled: 0 of 2 containers were recreated\n"
+    containers.by_id["r0001"] = replace(containers.by_id["r0001"], phase="Completed", result="Failed")
+    assert run("recreate", "cancel", "r0001").out == (
+        "r0001 was over before (failed): 0 of 2 containers were recreated\n"
+    )
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     run = runner(capsys)
     text = run("recreate", "--help").out

@@ -76,6 +76,7 @@ def test_steps(target: TargetStatus, text: str) -> None:
             PLAIN,
             "ExitedEarly: it ended with exit code 1; rolled back, attempt 2 → 4, down 420ms",
         ),
+        (broken(IDLE, "RolledBack"), PLAIN, "RolledBack: it ended with exit code 1, attempt 2 → 4, down 420ms"),
         (
             replace(broken(IDLE, rolled_back=False), new_id="", downtime_seconds=0),
             PLAIN,
