@@ -43,7 +43,7 @@ class ApiServer:
         node: NodePort,
         registry: CollectorRegistry,
         *,
-        containers: ContainersPort | None = None,
+        containers: ContainersPort,
         passed: socket.socket | None = None,
         deadlines: Deadlines | None = None,
         max_streams: int = MAX_STREAMS,
@@ -132,9 +132,8 @@ class ApiServer:
             ],
         )
         app.add_routes(handlers.routes())
-        if self._containers is not None:
-            inner = ContainerHandlers(self._containers, self._streams, self._calls, self._deadlines)
-            app.add_routes(inner.routes())
+        inventory = ContainerHandlers(self._containers, self._streams, self._calls, self._deadlines)
+        app.add_routes(inventory.routes())
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)
         await runner.setup()
         return runner
