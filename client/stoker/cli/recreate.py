@@ -16,7 +16,7 @@ from stoker.cli.pods import full_name, newest, short_id
 from stoker.cli.recreate_group import Action, ActionGroup
 from stoker.cli.recreate_options import Changes, targets
 from stoker.cli.text import clean
-from stoker.errors import ClientError
+from stoker.errors import ClientError, DaemonUnreachable
 
 if TYPE_CHECKING:
     from stoker.cli.recreate_reporters import RecreateReporter
@@ -226,6 +226,11 @@ async def _wait_for(console: Console, request: RecreateRequest | str, *, events:
         if status is not None:
             goes_on(console, status)
         return left.code
+    except DaemonUnreachable:
+        reporter.close()
+        if status is not None:
+            goes_on(console, status)
+        raise
     finally:
         reporter.close()
     if console.json and not events:
@@ -247,7 +252,7 @@ def make_reporter(console: Console, *, events: bool) -> RecreateReporter:
 
 
 def goes_on(console: Console, status: RecreateStatus) -> None:
-    """Say that a request goes on without us."""
+    """Say that a request goes on without us, whether stokerd is up at the moment or not."""
     name = clean(status.id)
     console.note(f"request {name} goes on in stokerd; look at it with: stoker recreate watch {name}")
     console.note(f"cancel it with: stoker recreate cancel {name}")

@@ -192,9 +192,21 @@ _SOURCES = (
 async def _journal(oldest: float) -> Part:
     """The unit's lines in systemd's journal; they are there when stokerd is not."""
     file, what = "journal.txt", "stokerd's lines in systemd's journal"
+    try:
+        text = await _ask_journal(oldest)
+    except (OSError, _NoJournal) as error:
+        return Part(file, what, b"", redact(str(error)))
+    return Part(file, what, redact(text).encode())
+
+
+class _NoJournal(Exception):
+    """Why the journal cannot be had."""
+
+
+async def _ask_journal(oldest: float) -> str:
     program = shutil.which("journalctl")
     if program is None:
-        return Part(file, what, b"", "journalctl is not installed")
+        raise _NoJournal("journalctl is not installed")
     arguments = ["--unit=stokerd", f"--since=@{int(oldest)}", f"--lines={_JOURNAL_LINES}"]
     process = await asyncio.create_subprocess_exec(
         program,
@@ -209,18 +221,18 @@ async def _journal(oldest: float) -> Part:
         async with asyncio.timeout(_PART_SECONDS):
             out, err = await process.communicate()
     except TimeoutError:
-        return Part(file, what, b"", f"journalctl did not end within {_PART_SECONDS:g} s")
+        raise _NoJournal(f"journalctl did not end within {_PART_SECONDS:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
         why = err.decode("utf-8", "replace").strip().partition("\n")[0]
-        return Part(file, what, b"", redact(why) or f"journalctl ended with {process.returncode}")
+        raise _NoJournal(why or f"journalctl ended with {process.returncode}")
     text = out.decode("utf-8", "replace")
     if text.startswith("-- No entries --"):
-        return Part(file, what, b"", "it has none of that time")
-    return Part(file, what, redact(text).encode())
+        raise _NoJournal("it has none of that time")
+    return text
 
 
 # ---------------------------------------------------------------------------------------------- the archive

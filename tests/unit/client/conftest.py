@@ -43,8 +43,9 @@ class Start:
         self._daemon = daemon
         self.programs: list[Program] = []
 
-    def __call__(self, *arguments: str, columns: int = 80, rows: int = 24, **env: str) -> Program:
-        argv = [sys.executable, "-c", ENTRY, *arguments]
+    def __call__(self, *arguments: str, columns: int = 80, rows: int = 24, before: str = "", **env: str) -> Program:
+        """*before*: Python that the program runs first."""
+        argv = [sys.executable, "-c", before + ENTRY, *arguments]
         program = Program(argv, columns, rows, {"STOKER_SOCKET": self._daemon.socket, **env})
         self.programs.append(program)
         return program

@@ -101,6 +101,20 @@ def test_the_daemon_restarts_meanwhile(daemon: Served, start: Start) -> None:
     assert program.wait() == 0
 
 
+def test_a_daemon_that_stays_away(daemon: Served, start: Start) -> None:
+    code = "import stoker.client_containers as c; f = c.ContainerCalls._follow; "
+    code += "c.ContainerCalls._follow = lambda *a, **k: f(*a, **{**k, 'patience': 0.5}); "
+    program = start("recreate", WEB, "main", before=code, columns=120)
+    program.read_until(lambda text: "0/1 containers" in text)
+    daemon.call(daemon.api.server.stop, 1.0)
+    assert program.wait() == 3
+    lines = program.screen.text.splitlines()
+    assert GOES_ON in lines
+    assert lines[-2].startswith("stoker: there is no socket")
+    assert program.screen.cursor_visible
+    daemon.call(daemon.api.restart)
+
+
 def test_a_failure_on_the_way_gives_the_cursor_back(daemon: Served, start: Start) -> None:
     program = started(start)
     daemon.call(lambda: daemon.api.containers.feeds["r0001"][0].put(JournalError("the journal is gone")))
