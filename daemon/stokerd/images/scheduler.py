@@ -436,6 +436,7 @@ class Scheduler:
     async def _close(self, pull: Pull) -> None:
         """Remove what a pull left that nobody wants any more. Should somebody want it meanwhile, it starts afresh."""
         pull.state = "closing"
+        failing = False
         while True:
             try:
                 await self._puller.discard(pull.reference)
@@ -444,8 +445,12 @@ class Scheduler:
             except RuntimeFailure as error:
                 if pull.items or not self._runtime.ready:
                     break  # it goes on with what is there; or once containerd is back, all leases are gone through
-                _log.warning("cannot clean up yet", image=pull.key, why=error.message)
+                if not failing:
+                    _log.warning("cannot clean up yet; trying again", image=pull.key, why=error.message)
+                failing = True
             await self._pause(pull)
+        if failing and not pull.traces:
+            _log.info("cleaned up", image=pull.key)
         if pull.items:
             pull.attempt = pull.failed = 0
             pull.not_before = 0.0

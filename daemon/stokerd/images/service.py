@@ -180,13 +180,17 @@ class ImageService:
             self._tender.poke()
 
     async def _expire_jobs(self) -> None:
+        failing = False
         while True:
             gone = self._book.finished_before(self._clock.time() - self._settings.job_ttl)
             try:
                 await self._parts.journal.forget_jobs(job.row.id for job in gone)
                 self._book.forget(gone)
+                failing = False
             except StokerError as error:
-                _log.warning("old jobs could not be removed from the journal", why=error.message)
+                if not failing:  # that the journal can be written again is said by the ledger
+                    _log.warning("old jobs could not be removed from the journal", why=error.message)
+                failing = True
             await asyncio.sleep(min(_TTL_INTERVAL, max(self._settings.job_ttl, 1.0)))
 
     # ------------------------------------------------------------------------------------------ warming
