@@ -16,7 +16,6 @@ import aiohttp
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from stoker.objects.containers import ReloadResult
 from stoker.objects.images import (
     Attempt,
     Event,
@@ -39,11 +38,11 @@ from stoker.objects.images import (
     SpaceNeed,
     WarmRequest,
 )
-from stoker.objects.node import Advice, CapabilityStatus, Health, NodeInfo
 from stokerd.api.calls import Deadlines
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import NotFound
 from tests.unit.api.fake_containers import FakeContainers
+from tests.unit.api.fake_node import FakeNode
 from tests.unit.api.feeds import Feed
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -252,70 +251,6 @@ class FakeImages:
     async def list(self) -> list[ImageStatus]:
         await self._enter("list", None)
         return self.images
-
-
-class FakeNode:
-    """NodePort with settable answers."""
-
-    def __init__(self) -> None:
-        self.health_answer = Health(ok=True, parts={"runtime": "ok"})
-        self.ready_answer = Health(ok=True)
-        self.hang = False
-        self.failure: Exception | None = None
-        self.reloaded = ReloadResult()
-        self.logs: list[str] = []
-        self.node = NodeInfo(
-            version="0.1.0",
-            pid=812,
-            uptime_seconds=273600.0,
-            resident_bytes=43_000_000,
-            endpoint="/run/containerd/containerd.sock",
-            runtime_ready=True,
-            runtime_name="containerd",
-            runtime_version="1.7.24",
-            runtime_root="/var/lib/containerd",
-            snapshotter="overlayfs",
-            storage_fs="ext4",
-            runc_version="1.1.15",
-            cgroup_mode="v2",
-            capabilities=[
-                CapabilityStatus(name="pin", available=True, detail="the runtime honours pinned images"),
-                CapabilityStatus(name="lazy-restore", available=False, detail="criu is not installed"),
-            ],
-            space=SpaceNeed(path="/var/lib/containerd", free_bytes=212 * GIB, reserve_bytes=10 * GIB),
-            advice=[
-                Advice(
-                    severity="warning",
-                    subject="registry mirror",
-                    message="no mirror is configured for docker.io",
-                    remedy="add /etc/containerd/certs.d/docker.io/hosts.toml",
-                )
-            ],
-        )
-
-    async def info(self) -> NodeInfo:
-        if self.failure is not None:
-            raise self.failure
-        return self.node
-
-    async def health(self) -> Health:
-        if self.hang:
-            await asyncio.Event().wait()
-        return self.health_answer
-
-    async def readiness(self) -> Health:
-        return self.ready_answer
-
-    async def reload(self) -> ReloadResult:
-        if self.failure is not None:
-            raise self.failure
-        return self.reloaded
-
-    def settings(self) -> dict[str, dict[str, object]]:
-        return {"api": {"group": "stoker", "socket": "/run/stoker/stokerd.sock"}, "images": {"max_parallel": 2}}
-
-    def recent_logs(self) -> list[str]:
-        return self.logs
 
 
 @dataclass

@@ -21,7 +21,8 @@ from stokerd.api.accept import Acceptor
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import AlreadyRunning, InvalidInput, StokerError
 from tests.unit.api.fake_containers import FakeContainers
-from tests.unit.api.fakes import Api, FakeImages, FakeNode, running_api, until
+from tests.unit.api.fake_node import FakeNode
+from tests.unit.api.fakes import Api, FakeImages, running_api, until
 
 
 @pytest.fixture
