@@ -15,7 +15,7 @@ from stoker.client import Client
 from stoker.objects.containers import RecreateRequest, RecreateStatus, RecreateStrategy, RecreateTarget
 from tests.rig import bundled
 from tests.rig.node import Node
-from tests.rig.pods import SLEEP, BareCri, RigPod
+from tests.rig.pods import SLEEP, BareCri, RigPod, own_pids
 from tests.rig.stokerd import Stokerd
 
 Say = Callable[[str], None]
@@ -116,7 +116,7 @@ def _config(attempt: int) -> runtime_pb2.ContainerConfig:
         image=runtime_pb2.ImageSpec(image=bundled.BUSYBOX_REFERENCE),
         command=list(SLEEP),
         log_path=f"{NAME}.log",
-        linux=runtime_pb2.LinuxContainerConfig(),
+        linux=own_pids(),
     )
 
 

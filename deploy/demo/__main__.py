@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from deploy.demo.scene import MIB, Scene, Story, image_specs, make_scene, publish
+from deploy.demo import pods
+from deploy.demo.scene import MIB, Scene, Story, check, image_specs, make_scene, publish
 from stoker.client import Client
 from stoker.objects.images import ItemEvent, WarmRequest
 from tests.rig import cleanup, paths
@@ -44,6 +45,7 @@ def _play(workdir: Path, *, keep: bool) -> int:
         _warm(scene, story, list_file)
         _pin(scene, story)
         asyncio.run(_survive(scene, story))
+        asyncio.run(pods.play(scene, story))
         if keep:
             kept = True
             _leave_running(scene)
@@ -74,25 +76,25 @@ def _set_up(scene: Scene, story: Story) -> None:
     with story.stage("stokerd starts") as stage:
         scene.stokerd.start()
         stage.outcome = f"process {scene.stokerd.pid}"
-        _check(scene.stoker("doctor") in {0, 1}, "stoker doctor")
+        check(scene.stoker("doctor") in {0, 1}, "stoker doctor")
 
 
 def _warm(scene: Scene, story: Story, list_file: Path) -> None:
     with story.stage("What would it take?"):
-        _check(scene.stoker("image", "plan", "-f", str(list_file)) == 0, "the plan")
+        check(scene.stoker("image", "plan", "-f", str(list_file)) == 0, "the plan")
     with story.stage("Warm them all") as stage:
-        _check(scene.stoker("image", "warm", "-f", str(list_file)) == 0, "warming")
+        check(scene.stoker("image", "warm", "-f", str(list_file)) == 0, "warming")
         stage.outcome = f"{len(image_specs())} images"
     with story.stage("Warm them again: they are there") as stage:
-        _check(scene.stoker("image", "warm", "-f", str(list_file)) == 0, "warming again")
+        check(scene.stoker("image", "warm", "-f", str(list_file)) == 0, "warming again")
         stage.outcome = "nothing to pull"
 
 
 def _pin(scene: Scene, story: Story) -> None:
     with story.stage("Pin one, so that the kubelet's garbage collector leaves it alone") as stage:
-        _check(scene.stoker("image", "pin", scene.name("ai/server:0.9"), "--for", "24h") == 0, "pinning")
-        _check(scene.stoker("image", "pins") == 0, "listing pins")
-        _check(scene.stoker("image", "ls") == 0, "listing images")
+        check(scene.stoker("image", "pin", scene.name("ai/server:0.9"), "--for", "24h") == 0, "pinning")
+        check(scene.stoker("image", "pins") == 0, "listing pins")
+        check(scene.stoker("image", "ls") == 0, "listing images")
         stage.outcome = "for 24 hours"
 
 
@@ -117,7 +119,7 @@ async def _survive(scene: Scene, story: Story) -> None:
             print(f"stokerd is back as process {scene.stokerd.pid}; the job goes on by itself")
             async with Client(scene.stokerd.socket) as client:
                 job = await ended(client, job.id)
-            _check(job.state == "Succeeded", "the job after the kill")
+            check(job.state == "Succeeded", "the job after the kill")
             twice = max(proxy.bytes_sent(pushed.layers[0].digest) - pushed.compressed_size, 0) / MIB
             stage.outcome = f"only the rest was fetched ({twice:.1f} of {pushed.compressed_size / MIB:.0f} MiB twice)"
             print(stage.outcome)
@@ -128,9 +130,9 @@ def _clean(scene: Scene, story: Story, before: Store) -> None:
     with story.stage("Everything is removed again") as stage:
         names = sorted(Store.of(scene.node).images - before.images)
         tags = [name for name in names if "@" not in name and not name.startswith("sha256:")]
-        _check(scene.stoker("image", "rm", "--force", *tags) == 0, "removing images")
+        check(scene.stoker("image", "rm", "--force", *tags) == 0, "removing images")
         left = Store.of(scene.node) - before
-        _check(not left, f"nothing left in containerd, but there is {left}")
+        check(not left, f"nothing left in containerd, but there is {left}")
         stage.outcome = "containerd holds what it held before"
         print(stage.outcome)
 
@@ -148,11 +150,6 @@ The node goes on running. Play with it:
 Stop it all:
   kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-clean"""
     )
-
-
-def _check(good: bool, what: str) -> None:
-    if not good:
-        raise SystemExit(f"demo: failed: {what}")
 
 
 if __name__ == "__main__":

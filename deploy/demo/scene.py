@@ -53,6 +53,12 @@ def _bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
+def check(good: bool, what: str) -> None:
+    """End the demo when something is not as the story says."""
+    if not good:
+        raise SystemExit(f"demo: failed: {what}")
+
+
 def image_specs() -> dict[str, ImageSpec]:
     """What an AI node runs, in small: a training and a serving stack on one base, and what stands beside them."""
     base = LayerSpec(size=40 * MIB, files=900, seed="demo os", directory="usr", compressible=0.5)

@@ -45,11 +45,24 @@ def only(status: RecreateStatus) -> TargetStatus:
 
 
 async def whole(bare: BareCri, pod: RigPod, *names: str) -> dict[str, Seen]:
-    """Assert that each name has exactly one running container, and that nothing half made lies about."""
+    """Assert that each name has exactly one running container, and return them."""
     seen = await bare.list(pod)
     running = {each.name: each for each in seen if each.running}
     count = Counter(each.name for each in seen if each.running)
-    assert count == dict.fromkeys(names, 1), [(each.name, each.attempt, each.state) for each in seen]
-    unstarted = [each for each in seen if each.state == cri.CONTAINER_CREATED]
-    assert not unstarted, [(each.name, each.attempt) for each in unstarted]
+    assert count == dict.fromkeys(names, 1), told(seen)
     return running
+
+
+async def tidy(bare: BareCri, pod: RigPod, *names: str, timeout: float = 10) -> dict[str, Seen]:
+    """As `whole`, and wait until nothing but these containers is there: what ended requests left is removed after."""
+    running = await whole(bare, pod, *names)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while len(seen := await bare.list(pod)) != len(names):
+        assert loop.time() < deadline, f"left over: {told(seen)}"
+        await asyncio.sleep(0.02)
+    return running
+
+
+def told(seen: list[Seen]) -> list[tuple[str, int, str]]:
+    return [(each.name, each.attempt, cri.ContainerState.Name(cri.ContainerState.ValueType(each.state))) for each in seen]

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.objects.containers import RecreateTarget
 from tests.integration.conftest import MakeStokerd
-from tests.integration.pods import completed, request, whole
+from tests.integration.pods import completed, request, tidy, whole
 from tests.integration.test_recreate import publish_app
 from tests.rig.fixtures import MakeNode
 from tests.rig.kubelet import FakeKubelet
@@ -23,6 +23,7 @@ from tests.rig.node import Node
 from tests.rig.pods import BareCri, RigPod
 from tests.rig.registry import Registry
 from tests.rig.stokerd import Stokerd
+from tests.rig.waiting import until
 
 SOAK = float(os.environ.get("STOKER_SOAK_SECONDS", "0"))
 KILLS_OF_STOKERD, KILLS_OF_CONTAINERD = 12, 5
@@ -73,12 +74,12 @@ async def test_stokerd_killed_at_random_moments_of_a_recreation(
             await asyncio.to_thread(stokerd.start)
             async with stokerd.client() as client:
                 done = await completed(client, asked.id)
-            assert done.result == "Succeeded", done
+            assert done.result == "Succeeded", done.containers[0].message
             running = await whole(bare, pod, *NAMES)
             assert running["main"].attempt > attempt
             attempt = running["main"].attempt
         assert await pids(bare, pod) == before
-        assert len(await bare.list(pod)) == len(NAMES)
+        await tidy(bare, pod, *NAMES)
 
 
 @pytest.mark.timeout(300 + SOAK)
@@ -92,15 +93,16 @@ async def test_containerd_killed_at_random_moments_of_a_recreation(
         pod = await make_pod(bare, "crashed")
         before = await pids(bare, pod)
         for _ in rounds(KILLS_OF_CONTAINERD):
+            await asyncio.to_thread(until, "stokerd is connected", lambda: stokerd.curl("/readyz") == "200")
             asked = await client.recreate(request(pod, "main"))
             await asyncio.sleep(chance.uniform(0, 0.25))
             await asyncio.to_thread(node.kill_containerd)
             await asyncio.to_thread(node.start_containerd)
             done = await completed(client, asked.id)
-            assert done.result == "Succeeded", done
+            assert done.result == "Succeeded", done.containers[0].message
             await whole(bare, pod, *NAMES)
         assert await pids(bare, pod) == before
-        assert len(await bare.list(pod)) == len(NAMES)
+        await tidy(bare, pod, *NAMES)
 
 
 @pytest.mark.timeout(300 + SOAK)

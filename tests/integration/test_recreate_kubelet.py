@@ -99,7 +99,9 @@ async def test_a_restart_by_the_kubelet_meanwhile_counts(stokerd: Stokerd, node:
             await bare.stop(old, 0)  # it crashes, and the kubelet sees to it, while we still wait
             done = await completed(client, asked.id)
         assert done.result == "Succeeded", done
-        assert (only(done).reason, only(done).is_killed) == ("RestartedBySomethingElse", False)
+        # Which of the two depends on whether stokerd looked between the crash and the kubelet's restart.
+        assert only(done).reason in {"RestartedBySomethingElse", "Recreated"}
+        assert not only(done).is_killed
         assert (await whole(bare, pod, "main"))["main"].attempt == 1
 
 

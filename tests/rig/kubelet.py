@@ -16,7 +16,7 @@ import grpc
 
 from cri_stubs.cri.v1 import runtime_pb2 as cri
 from tests.rig import bundled
-from tests.rig.pods import SLEEP, BareCri, RigPod, Seen
+from tests.rig.pods import SLEEP, BareCri, RigPod, Seen, own_pids
 
 _POD = "io.kubernetes.pod"
 _CONTAINER = "io.kubernetes.container"
@@ -56,7 +56,7 @@ class FakeKubelet:
             image=cri.ImageSpec(image=bundled.BUSYBOX_REFERENCE),
             command=list(command),
             log_path=f"{name}.log",
-            linux=cri.LinuxContainerConfig(),
+            linux=own_pids(),
             labels={
                 f"{_POD}.name": meta.name,
                 f"{_POD}.namespace": meta.namespace,

@@ -41,6 +41,12 @@ _OPTIONS = [
 ]
 
 
+def own_pids() -> cri.LinuxContainerConfig:
+    """Return what gives a container a PID namespace of its own, as a kubelet does. CRI's default is the pod's."""
+    options = cri.NamespaceOption(pid=cri.CONTAINER)
+    return cri.LinuxContainerConfig(security_context=cri.LinuxContainerSecurityContext(namespace_options=options))
+
+
 @dataclass(frozen=True)
 class RigPod:
     """A sandbox and the configuration that it was made from."""
@@ -104,8 +110,8 @@ class BareCri:
         """Make a pod sandbox with an address of its own, unless it is to share the node's."""
         uid = uid or str(uuid.uuid4())
         logs = self.node.artifacts_dir / "pods" / uid
-        logs.mkdir(parents=True)
-        options = cri.NamespaceOption(network=cri.NODE if host_network else cri.POD)
+        logs.mkdir(parents=True, exist_ok=True)
+        options = cri.NamespaceOption(network=cri.NODE if host_network else cri.POD, pid=cri.CONTAINER)
         config = cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(name=name, namespace=namespace, uid=uid),
             hostname=name,
@@ -158,7 +164,7 @@ class BareCri:
         """Create a container; *more* are fields of ContainerConfig. *config* replaces all of it."""
         if config is None:
             envs = [cri.KeyValue(key=key, value=value.encode()) for key, value in (env or {}).items()]
-            more.setdefault("linux", cri.LinuxContainerConfig())
+            more.setdefault("linux", own_pids())
             config = cri.ContainerConfig(
                 metadata=cri.ContainerMetadata(name=name, attempt=attempt),
                 image=cri.ImageSpec(image=image),
@@ -182,8 +188,13 @@ class BareCri:
         return container
 
     async def stop(self, container: str, grace: int = 2) -> None:
+        """Stop; one that somebody has removed meanwhile is no error."""
         request = cri.StopContainerRequest(container_id=container, timeout=grace)
-        await self.runtime.StopContainer(request, timeout=grace + 30, wait_for_ready=True)
+        try:
+            await self.runtime.StopContainer(request, timeout=grace + 30, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise
 
     async def remove(self, container: str) -> None:
         await self.runtime.RemoveContainer(
