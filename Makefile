@@ -46,7 +46,7 @@ check: venv ## lint, format, types, layers, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests bench deploy images/node
+	$(BIN)/mypy tests bench deploy images/node systemd
 	$(BIN)/lint-imports
 	$(BIN)/python cri_stubs/generate.py --check
 	$(BIN)/python -m stokerd.settings_reference --check docs/configuration.md

@@ -135,12 +135,16 @@ def test_reload_applies_what_can_be_and_a_wrong_file_changes_nothing(service: Se
     last = [line for line in service.log() if line["event"] == "configuration reloaded"][-1]
     assert set(last["applied"]) == {"images.max_parallel", "daemon.log_level", "daemon.stop_timeout"}
     assert last["restart_needed"] == []
+    assert service.machine.run("stoker", "reload").returncode == 0
     service.machine.write(CONFIG, "images.max_parallel = 0\ncolour = 3\n")
     service.machine.systemctl("reload", SERVICE)
     until("the status tells it", lambda: "2 error(s)" in service.state("StatusText"))
     (wrong,) = [line for line in service.log() if line["event"].startswith("configuration not reloaded")]
     assert len(wrong["problems"]) == 2
     assert wrong["priority"] == "3"
+    refused = service.machine.run("stoker", "reload", check=False)
+    assert refused.returncode != 0
+    assert "images.max_parallel: 0 must be at least 1" in refused.stdout + refused.stderr
     until("it is active again", lambda: service.state() == "active")
     assert service.pid() == pid
 
