@@ -37,6 +37,25 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
+# stokerd whose images room breaks twice, and that believes in a recovery sooner.
+BREAKS = """
+import sys
+from stokerd import main
+from stokerd.images.service import ImageService
+from stokerd.life import supervise
+supervise.HEALTHY_AFTER = 1.0
+whole, left = ImageService.run, 2
+async def run(self):
+    global left
+    left -= 1
+    if left >= 0:
+        raise ValueError("planted")
+    await whole(self)
+ImageService.run = run
+main.run(sys.argv[1:])
+"""
+
+
 class Process:
     """stokerd by itself, on a machine without containerd; told apart from `Stokerd`, it needs no rig."""
 
@@ -58,11 +77,11 @@ class Process:
             wanted[table] = {**wanted.get(table, {}), **values}
         self.config.write_text(dump(wanted), encoding="utf-8")
 
-    def start(self, **environment: str) -> None:
+    def start(self, *, program: tuple[str, ...] = ("-m", "stokerd.main"), **environment: str) -> None:
         before = len(self.said("stokerd is up"))
         with self.log_file.open("ab") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "stokerd.main", "--config", str(self.config)],
+                [sys.executable, "-W", "error", *program, "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -173,6 +192,35 @@ def test_reload_by_the_api_and_by_a_signal(process: Process) -> None:
     process.configure()
     process.tell(signal.SIGHUP)
     until("it holds", lambda: process.get("/v1/settings")["images"]["max_parallel"] == 2)
+
+
+def test_a_subsystem_that_fails_is_told_and_takes_no_other_down(process: Process) -> None:
+    process.start(program=("-c", BREAKS))
+    until("it is told", lambda: process.get("/healthz")["parts"]["images"].startswith("failed"))
+    parts = process.get("/readyz")["parts"]
+    assert parts["images"] == "failed and is started again: ValueError: planted"
+    assert parts["containers"] == "ok"
+    metrics = process.text("/metrics")
+    assert 'stoker_subsystem_up{subsystem="images"} 0.0' in metrics
+    assert 'stoker_subsystem_up{subsystem="containers"} 1.0' in metrics
+    assert process.get("/v1/recreates") == []  # the other rooms answer
+    until("it has recovered", lambda: process.get("/healthz")["parts"]["images"] == "ok")
+    metrics = process.text("/metrics")
+    assert 'stoker_subsystem_up{subsystem="images"} 1.0' in metrics
+    assert 'stoker_subsystem_failures_total{subsystem="images"} 2.0' in metrics
+    (failure,) = process.said("subsystem failed; it is started again")
+    assert "ValueError: planted" in failure["exception"]
+    assert len(process.said("subsystem runs again")) == 1
+
+
+def test_where_it_hung_is_told_when_the_watchdog_ends_it(process: Process) -> None:
+    process.start()
+    process.tell(signal.SIGABRT)  # what systemd sends
+    assert process.child is not None
+    assert process.child.wait(20) == -signal.SIGABRT
+    text = process.log_file.read_text()
+    assert "Fatal Python error: Aborted" in text
+    assert "in run_forever" in text
 
 
 def test_what_was_logged_can_be_asked_for(process: Process) -> None:
