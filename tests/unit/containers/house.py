@@ -171,7 +171,12 @@ class Link:
         self._runtime = runtime
         self._watch = watch
         self.cut = False
-        self.containers = WatchedContainers(self)
+        self._containers = WatchedContainers(self)
+
+    @property
+    def containers(self) -> WatchedContainers:
+        assert self.there().containers  # raises while there is no connection
+        return self._containers
 
     def there(self) -> MemoryRuntime:
         if self.cut:
