@@ -19,11 +19,13 @@ import pytest
 from stoker.errors import ClientError
 from stoker.objects.images import ItemEvent, PlanRequest, WarmRequest
 from tests.integration.conftest import MakeStokerd, Publish
+from tests.integration.pods import GRACE, completed, only, request, tidy, whole
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Gate, Hold
 from tests.rig.images import ImageSpec
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node
+from tests.rig.pods import STUBBORN, BareCri
 from tests.rig.stokerd import Stokerd, ended
 from tests.rig.toml import dump
 from tests.rig.waiting import until
@@ -281,6 +283,29 @@ async def test_a_pull_is_parked_and_gone_on_with(
         done = await ended(client, job.id)
     assert done.state == "Succeeded"
     assert proxy.bytes_sent(layer.digest) < layer.size + (6 << 20)
+
+
+async def test_a_container_that_is_between_two_is_not_left_there(make_stokerd: MakeStokerd, node: Node) -> None:
+    """SIGTERM while the old container is being stopped: the new one runs before stokerd ends."""
+    stokerd = make_stokerd(node)
+    async with BareCri(node) as bare:
+        pod = await bare.run_pod("parked")
+        old = await bare.run(pod, "main", command=STUBBORN)
+        async with stokerd.client() as client:
+            asked = await client.recreate(request(pod, "main"))
+            async for event in client.follow_recreate(asked.id):
+                if only(event.recreate).step == "Stopping":
+                    break
+        began = time.monotonic()
+        assert await asyncio.to_thread(stokerd.stop) == 0
+        assert GRACE / 2 < time.monotonic() - began < GRACE + 10
+        running = await whole(bare, pod, "main")
+        assert running["main"].id != old
+        assert running["main"].attempt == 1
+        stokerd.start()
+        async with stokerd.client() as client:
+            assert (await completed(client, asked.id)).result == "Succeeded"
+        await tidy(bare, pod, "main")
 
 
 async def test_a_second_signal_waits_for_nobody(

@@ -40,11 +40,12 @@ _SHORTEST_WAIT = 0.001
 
 class Books(msgspec.Struct, frozen=True):
     """Where a drive writes down what it does. ``changed``: tell those who follow; ``write``: now, and wait for it;
-    ``note``: soon."""
+    ``note``: soon; ``moved``: an action is over, whether or not those who follow are told of it."""
 
     changed: Callable[[], None]
     write: Callable[[TargetRow], Awaitable[None]]
     note: Callable[[], None]
+    moved: Callable[[], None]
 
 
 class Drive:
@@ -188,6 +189,7 @@ class Drive:
         finally:
             self._busy.pop(subject(action), None)
             self._wake.set()
+            self._books.moved()
 
     async def _write_down(self, action: act.Commit | act.Blame) -> None:
         """What is meant is in the journal before it is done. A journal that cannot be written holds nothing up: what

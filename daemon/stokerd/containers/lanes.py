@@ -161,7 +161,7 @@ class Lanes:
             self._book.changed(job)
             self._moved.set()
 
-        return Books(changed, lambda row: self._book.write(job, row), lambda: self._book.note(job))
+        return Books(changed, lambda row: self._book.write(job, row), lambda: self._book.note(job), self._moved.set)
 
     async def _live(self, job: Job) -> None:
         """One request from its acceptance to its end."""
