@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -116,6 +115,8 @@ def _table(kind: type[Any], document: Mapping[str, Any], where: str, problems: l
 
 
 def _did_you_mean(key: str, names: list[str]) -> str:
+    import difflib  # only for files that are wrong
+
     close = difflib.get_close_matches(key, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f" (there are: {', '.join(names)})"
 
