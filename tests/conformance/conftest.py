@@ -8,6 +8,18 @@ pytest.register_assert_rewrite(
     *(f"tests.conformance.{name}" for name in ("pods", "subject", "memory_subject", "containerd_subject")),
     *(
         f"tests.conformance.contract_{part}"
-        for part in ("containers", "disk", "events", "failures", "images", "leases", "life", "pods", "store")
+        for part in (
+            "containers",
+            "disk",
+            "events",
+            "failures",
+            "images",
+            "leases",
+            "life",
+            "pods",
+            "store",
+            "tasks",
+            "writing",
+        )
     ),
 )

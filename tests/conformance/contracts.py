@@ -11,6 +11,8 @@ from tests.conformance.contract_leases import TestLeases, TestPullsUnderALease, 
 from tests.conformance.contract_life import TestConnection, TestInfo
 from tests.conformance.contract_pods import TestPodEvents, TestPods
 from tests.conformance.contract_store import TestContent, TestSnapshots
+from tests.conformance.contract_tasks import TestDumps, TestNativeContainers, TestTasks
+from tests.conformance.contract_writing import TestImageRecords, TestSnapshotsOfOurs, TestWriting
 
 __all__ = [
     "TestAsking",
@@ -18,13 +20,16 @@ __all__ = [
     "TestConnection",
     "TestContainers",
     "TestContent",
+    "TestDumps",
     "TestEndings",
     "TestEvents",
     "TestFailures",
     "TestFullDisk",
+    "TestImageRecords",
     "TestInfo",
     "TestLeases",
     "TestNames",
+    "TestNativeContainers",
     "TestPins",
     "TestPodEvents",
     "TestPods",
@@ -36,4 +41,7 @@ __all__ = [
     "TestRemoving",
     "TestRenewal",
     "TestSnapshots",
+    "TestSnapshotsOfOurs",
+    "TestTasks",
+    "TestWriting",
 ]

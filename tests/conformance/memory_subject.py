@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from stokerd.runtime.memory import MemoryOptions, MemoryRuntime
 from stokerd.runtime.memory_artifacts import Layer, Reference
@@ -33,8 +34,9 @@ class MemorySubject:
     refused = "127.0.0.1:1/none:v1"
     unknown_host = "nowhere.invalid/none:v1"
 
-    def __init__(self, generation: Generation, disk_bytes: int = 100 << 30) -> None:
+    def __init__(self, generation: Generation, disk_bytes: int = 100 << 30, files: Path | None = None) -> None:
         self.generation = generation
+        self._files = files
         self.runtime = MemoryRuntime(MemoryOptions(generation=generation, disk_bytes=disk_bytes))
         self.runtime.remote.unreachable = {
             "127.0.0.1:1": "dial tcp 127.0.0.1:1: connect: connection refused",
@@ -114,7 +116,11 @@ class MemorySubject:
         return "stoker.dev/test=zero"
 
     def directory(self, name: str) -> str:
-        return f"/srv/{name}"
+        if self._files is None:
+            return f"/srv/{name}"
+        path = self._files / name
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
 
     async def quiet(self) -> None:
         """A pull that was cancelled here has ended."""

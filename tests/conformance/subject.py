@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeVar
 from stokerd.errors import StokerError
 from stokerd.images.failures import Failure, classify
 from stokerd.images.manifests import parse_config
-from stokerd.runtime.protocol import Runtime
+from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.types import RegistryAuth
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Subject(Protocol):
     """A reference in a registry whose name nobody knows."""
 
     @property
-    def runtime(self) -> Runtime: ...
+    def runtime(self) -> NativeRuntime: ...
 
     async def make_image(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,9 @@ from tests.conformance.subject import Generation, Subject
 
 
 @pytest.fixture(params=["1.6", "1.7", "2.1"])
-async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     generation: Generation = request.param
-    made = MemorySubject(generation)
+    made = MemorySubject(generation, files=tmp_path)
     yield made
     await made.runtime.close()
 

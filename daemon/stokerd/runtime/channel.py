@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 
+from stokerd.errors import RuntimeTimeout
 from stokerd.runtime.status import Observer, closed, guarded, runtime_error, was_cancelled
 
 Request = TypeVar("Request")
@@ -94,6 +96,44 @@ class Wire:
         finally:
             call.cancel()
             self.observe(name, status, 0.0)
+
+    async def exchange(
+        self,
+        name: str,
+        method: grpc.aio.StreamStreamMultiCallable[Request, Response],
+        requests: AsyncIterable[Request],
+        *,
+        lease: str | None = None,
+    ) -> Response | None:
+        """Send *requests* over one stream, each after the answer to the one before; return the last answer.
+
+        The deadline is that of each step, since the whole takes as long as what is sent. Answers are read as they
+        come: left unread they would fill the window, and the server would stop.
+        """
+
+        async def call() -> Response | None:
+            stream = method(metadata=metadata(lease))
+            last: Response | None = None
+            try:
+                async for request in requests:
+                    async with asyncio.timeout(self.gc_timeout):
+                        with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: reading says how
+                            await stream.write(request)
+                        answer = await stream.read()
+                    if answer is grpc.aio.EOF:
+                        break
+                    last = cast("Response", answer)
+                async with asyncio.timeout(self.timeout):
+                    await stream.done_writing()
+                    while await stream.read() is not grpc.aio.EOF:
+                        """What comes after the last answer means nothing to us; its end does."""
+            except TimeoutError:
+                raise RuntimeTimeout(f"containerd did not answer {name} in time", call=name) from None
+            finally:
+                stream.cancel()
+            return last
+
+        return await guarded(name, call(), self.observe)
 
 
 def metadata(lease: str | None = None) -> grpc.aio.Metadata:

@@ -1,4 +1,4 @@
-"""Real containerd behind `protocol.Runtime`: finds the socket, connects, and connects again whenever it breaks."""
+"""Real containerd behind `protocol.NativeRuntime`: finds the socket, connects, and again whenever it breaks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stokerd.runtime.channel import Wire, open_channel
 from stokerd.runtime.cri import CriImageService
 from stokerd.runtime.cri_pods import CriContainerService, CriPodService
 from stokerd.runtime.native import NativeContent, NativeEvents, NativeImages, NativeLeases, NativeSnapshots
+from stokerd.runtime.native_tasks import NativeRecords, NativeTasks
 from stokerd.runtime.probe import probe
 from stokerd.runtime.status import Observer
 from stokerd.runtime.types import RuntimeInfo
@@ -38,11 +39,13 @@ class _Session(msgspec.Struct, frozen=True):
     images: NativeImages
     snapshots: NativeSnapshots
     leases: NativeLeases
+    records: NativeRecords
+    tasks: NativeTasks
     events: NativeEvents
 
 
 class Containerd:
-    """`protocol.Runtime` over whatever containerd answers now.
+    """`protocol.NativeRuntime` over whatever containerd answers now.
 
     `run` keeps it connected and belongs to the daemon's task group. Until it has connected, and while containerd is
     away, every service raises RuntimeUnavailable that names the sockets that were tried.
@@ -88,6 +91,14 @@ class Containerd:
     @property
     def leases(self) -> NativeLeases:
         return self._current().leases
+
+    @property
+    def records(self) -> NativeRecords:
+        return self._current().records
+
+    @property
+    def tasks(self) -> NativeTasks:
+        return self._current().tasks
 
     @property
     def events(self) -> NativeEvents:
@@ -237,5 +248,7 @@ def _open(wire: Wire, info: RuntimeInfo) -> _Session:
         NativeImages(wire),
         NativeSnapshots(wire, info.snapshotter),
         NativeLeases(wire),
+        NativeRecords(wire),
+        NativeTasks(wire),
         NativeEvents(wire, info.version_tuple()),
     )

@@ -1,4 +1,4 @@
-"""`protocol.Runtime` in memory: a containerd for tests, which can be made to fail wherever containerd can.
+"""`protocol.NativeRuntime` in memory: a containerd for tests, which can be made to fail wherever containerd can.
 
     runtime = MemoryRuntime()
     image = runtime.remote.add_image("registry.test/app:v1", layers=[10 << 20, 1 << 20])
@@ -15,8 +15,11 @@ Pods and containers are there too. Processes do what tests say they do, on the l
     runtime.conduct(Conduct(exits_after=0.5, exit_code=1), image="registry.test/app:v2")
     runtime.fail("cri.CreateContainer", "no")  # or hold it; "cri.CreateContainer:done" is after it took effect
 
-It passes the same conformance suite as real containerd. What it leaves out: snapshots that are written to, and the
-bytes of layers, of which it only knows how many there are.
+Beneath CRI they can be frozen, dumped and restored (`memory_tasks`). With `MemoryOptions.snapshot_dir` the snapshots
+that somebody writes to are real directories.
+
+It passes the same conformance suite as real containerd. What it leaves out: the bytes of layers, of which it only knows
+how many there are.
 """
 
 from __future__ import annotations
@@ -43,10 +46,11 @@ from stokerd.runtime.memory_services import (
     MemoryEvents,
     MemoryImages,
     MemoryLeases,
-    MemorySnapshots,
     Session,
 )
+from stokerd.runtime.memory_snapshots import MemorySnapshots
 from stokerd.runtime.memory_store import Disk, Store
+from stokerd.runtime.memory_tasks import MemoryRecords, MemoryTasks, TaskStore
 from stokerd.runtime.pod_types import ContainerEvent, ExecResult
 from stokerd.runtime.probe import with_capabilities
 from stokerd.runtime.types import CgroupMode, ImageEvent, RuntimeInfo
@@ -68,6 +72,9 @@ class MemoryOptions:
     disk_bytes: int = 100 << 30
     disk_inodes: int = 6_000_000
 
+    snapshot_dir: str = ""
+    """Where snapshots that are written to have real directories; empty: they have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Services:
@@ -79,6 +86,8 @@ class _Services:
     images: MemoryImages
     snapshots: MemorySnapshots
     leases: MemoryLeases
+    records: MemoryRecords
+    tasks: MemoryTasks
     events: MemoryEvents
 
 
@@ -90,9 +99,10 @@ class MemoryRuntime:
     """A containerd, its node's disk and the registries around it.
 
     ``remote`` is what can be pulled, ``disk`` the file system, ``store`` all that containerd keeps of images, ``node``
-    its sandboxes, containers and their processes, ``used`` images that `cri.in_use` tells of beside those of
-    containers, ``calls`` how often each call was made (by the names that real calls are observed under:
-    ``cri.PullImage``, ``leases.ListResources``), ``latency`` how many seconds of the loop's time each call takes.
+    its sandboxes, containers and their processes, ``native`` what is beneath CRI, ``used`` images that `cri.in_use`
+    tells of beside those of containers, ``calls`` how often each call was made (by the names that real calls are
+    observed under: ``cri.PullImage``, ``leases.ListResources``), ``latency`` how many seconds of the loop's time each
+    call takes.
     """
 
     def __init__(
@@ -105,11 +115,12 @@ class MemoryRuntime:
         """Make a runtime that is up. Without *pinning* it is a containerd 1.6, which tells the kubelet of no pins."""
         self.options = options or MemoryOptions(generation="2.1" if pinning else "1.6")
         self.disk = Disk(self.options.root, self.options.disk_bytes, self.options.disk_inodes)
-        self.store = Store(self.disk, clock, "overlayfs")
+        self.store = Store(self.disk, clock, "overlayfs", self.options.snapshot_dir)
         self.store.on_event = self._publish
         self.remote = Remote(self.options.platform)
         self.node = PodStore(clock, self.options.generation)
         self.node.on_event = self._publish_container
+        self.native = TaskStore(self.node, self.store)
         self.calls: Counter[str] = Counter()
         self.used: set[str] = set()
         self.latency = 0.0
@@ -150,6 +161,14 @@ class MemoryRuntime:
     @property
     def leases(self) -> MemoryLeases:
         return self._current().leases
+
+    @property
+    def records(self) -> MemoryRecords:
+        return self._current().records
+
+    @property
+    def tasks(self) -> MemoryTasks:
+        return self._current().tasks
 
     @property
     def events(self) -> MemoryEvents:
@@ -337,6 +356,8 @@ class MemoryRuntime:
             MemoryImages(session),
             MemorySnapshots(session),
             MemoryLeases(session),
+            MemoryRecords(session, self.native),
+            MemoryTasks(session, self.native),
             MemoryEvents(session),
         )
         self._ready.set()

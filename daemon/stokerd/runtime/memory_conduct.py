@@ -40,6 +40,12 @@ class Conduct:
     starts_after: float = 0.0
     """Time that starting it takes."""
 
+    dump_log: str = ""
+    """Dumping it fails, and this is what CRIU wrote to its log."""
+
+    dump_bytes: int = 4096
+    """What its memory takes in a dump."""
+
 
 @dataclass(slots=True)
 class _Case:

@@ -183,6 +183,8 @@ class PodStore:
         self.conducts = Conducts()
         self.execs: list[tuple[str, tuple[str, ...]]] = []
         self.on_event: Callable[[ContainerEvent], None] = lambda _event: None
+        self.on_create: Callable[[MemoryContainer], None] = lambda _container: None
+        self.on_remove: Callable[[MemoryContainer], None] = lambda _container: None
         self._numbers = itertools.count(1)
         self._pids = itertools.count(20_000, 7)
 
@@ -288,6 +290,7 @@ class PodStore:
             )
         container.image_ref = resolve(container.image)
         self.containers[container_id] = container
+        self.on_create(container)
         self.tell("created", container_id, pod.id)
         return container
 
@@ -350,6 +353,7 @@ class PodStore:
         if container.state == "running":
             self.kill(container)
         if self.containers.pop(container.id, None) is not None:
+            self.on_remove(container)
             self.tell("deleted", container.id, container.pod.id)
 
     def used_images(self) -> Iterable[str]:

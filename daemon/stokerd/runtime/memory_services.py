@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNotFound, RuntimeUnavailable, StokerError
-from stokerd.runtime.memory_artifacts import Reference
+from stokerd.runtime.memory_artifacts import Reference, digest_of
 from stokerd.runtime.memory_faults import Script
 from stokerd.runtime.memory_pull import CALL, Machine, Pull
 from stokerd.runtime.pod_types import ContainerEvent
 from stokerd.runtime.types import (
     ContentInfo,
     CriImage,
+    Descriptor,
     ImageEvent,
     ImageFs,
     ImageRecord,
@@ -23,8 +24,6 @@ from stokerd.runtime.types import (
     Lease,
     LeaseResource,
     RegistryAuth,
-    SnapshotInfo,
-    Usage,
 )
 
 T = TypeVar("T")
@@ -260,6 +259,30 @@ class MemoryContent:
     async def delete(self, digest: str) -> None:
         await self._session.call("content.Delete", lambda: self._store.delete_blob(digest))
 
+    async def write(
+        self,
+        ref: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        size: int = 0,
+        digest: str = "",
+        labels: Mapping[str, str] | None = None,
+        lease: str | None = None,
+    ) -> ContentInfo:
+        body = b"" if digest in self._store.blobs else b"".join([chunk async for chunk in chunks])
+
+        def work() -> ContentInfo:
+            real = digest if digest in self._store.blobs else digest_of(body)
+            if digest not in {"", real} or (size and real not in self._store.blobs and size != len(body)):
+                raise RuntimeInvalid(
+                    f"unexpected commit digest {real}, expected {digest}, or size {len(body)}, expected {size}",
+                    status="FAILED_PRECONDITION",
+                    call="content.Write",
+                )
+            return self._store.put_blob(ref, real, body, labels or {}, lease)
+
+        return await self._session.call("content.Write", work)
+
 
 class MemoryImages:
     """`protocol.ImageStore`."""
@@ -278,6 +301,9 @@ class MemoryImages:
     async def set_labels(self, name: str, labels: Mapping[str, str | None]) -> ImageRecord:
         return await self._session.call("images.Update", lambda: self._store.set_labels(name, labels))
 
+    async def put(self, name: str, target: Descriptor, labels: Mapping[str, str]) -> ImageRecord:
+        return await self._session.call("images.Create", lambda: self._store.put_record(name, target, labels))
+
     async def delete(self, name: str, *, sync: bool = True) -> None:
         def work() -> None:
             self._store.delete_record(name)
@@ -285,32 +311,6 @@ class MemoryImages:
                 self._store.collect()
 
         await self._session.call("images.Delete", work)
-
-
-class MemorySnapshots:
-    """`protocol.Snapshots`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session, self._store = session, session.machine.store
-
-    async def stat(self, name: str) -> SnapshotInfo | None:
-        def work() -> SnapshotInfo | None:
-            snapshot = self._store.snapshots.get(name)
-            return snapshot.info if snapshot is not None else None
-
-        return await self._session.call("snapshots.Stat", work)
-
-    async def list(self) -> tuple[SnapshotInfo, ...]:
-        return await self._session.call(
-            "snapshots.List", lambda: tuple(snapshot.info for snapshot in self._store.snapshots.values())
-        )
-
-    async def usage(self, name: str) -> Usage | None:
-        def work() -> Usage | None:
-            snapshot = self._store.snapshots.get(name)
-            return snapshot.usage if snapshot is not None else None
-
-        return await self._session.call("snapshots.Usage", work)
 
 
 class MemoryLeases:

@@ -6,14 +6,17 @@ No asyncio in here: every method is one transaction. The garbage collector follo
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from stokerd.errors import RuntimeAlreadyExists, RuntimeFailure, RuntimeInvalid, RuntimeNoSpace, RuntimeNotFound
+from stokerd.runtime.task_types import Mount
 from stokerd.runtime.types import (
     GC_EXPIRE_LABEL,
     ContentInfo,
@@ -24,6 +27,7 @@ from stokerd.runtime.types import (
     Lease,
     LeaseResource,
     SnapshotInfo,
+    SnapshotKind,
     Usage,
 )
 
@@ -106,8 +110,11 @@ class Writing:
 
 @dataclass(slots=True)
 class Snapshot:
+    """``directory`` holds what containerd's overlay keeps of it: ``fs`` and ``work``."""
+
     info: SnapshotInfo
     usage: Usage
+    directory: str
 
 
 @dataclass(slots=True)
@@ -119,8 +126,11 @@ class LeaseState:
 class Store:
     """Everything that survives a crash of containerd."""
 
-    def __init__(self, disk: Disk, clock: Callable[[], datetime], snapshotter: str) -> None:
+    def __init__(self, disk: Disk, clock: Callable[[], datetime], snapshotter: str, snapshot_dir: str = "") -> None:
+        """With *snapshot_dir*, snapshots that are written to have real directories below it."""
         self.disk = disk
+        self.real = bool(snapshot_dir)
+        self.snapshot_dir = snapshot_dir or f"{disk.path}/io.containerd.snapshotter.v1.{snapshotter}/snapshots"
         self.clock = clock
         self.snapshotter = snapshotter
         self.blobs: dict[str, Blob] = {}
@@ -129,7 +139,10 @@ class Store:
         self.snapshots: dict[str, Snapshot] = {}
         self.leases: dict[str, LeaseState] = {}
         self.on_event: Callable[[ImageEvent], None] = lambda _event: None
+        self.held_snapshots: Callable[[], Iterable[str]] = tuple
+        """Which snapshots containers are made on; the collector leaves those alone."""
         self._numbers = itertools.count(1)
+        self._directories = itertools.count(1)
 
     # ------------------------------------------------------------------------------------------ content
 
@@ -159,6 +172,18 @@ class Store:
         del self.ingests[ingest.ref]
         self.disk.used_inodes += 1
         self.blobs[digest] = Blob(digest, ingest.offset, dict(labels), self.clock(), body)
+
+    def put_blob(self, ref: str, digest: str, body: bytes, labels: Mapping[str, str], lease: str | None) -> ContentInfo:
+        """Turn an ingest that was written by hand into a blob, or add the labels to the one that is there."""
+        self.abort(ref)
+        if lease:
+            self.hold(lease, "content", digest)
+        if digest in self.blobs:
+            self.label(digest, labels)
+            return self.blobs[digest].info()
+        self.disk.take(len(body), 1, f"io.containerd.content.v1.content/ingest/{ref}/data")
+        blob = self.blobs[digest] = Blob(digest, len(body), dict(labels), self.clock(), body)
+        return blob.info()
 
     def abort(self, ref: str) -> None:
         ingest = self.ingests.pop(ref, None)
@@ -213,10 +238,74 @@ class Store:
         key = f"extract-{next(self._numbers):09d}-mem {chain_id}"
         self.hold(lease, f"snapshots/{self.snapshotter}", key)
         labels = {"containerd.io/snapshot.ref": chain_id}
-        self.snapshots[key] = Snapshot(SnapshotInfo(key, parent, "active", self.clock(), labels), Usage(4096, 1))
+        self._add_snapshot(key, parent, "active", labels)
+        return key
+
+    def make_snapshot(
+        self, key: str, parent: str, kind: SnapshotKind, labels: Mapping[str, str], lease: str | None
+    ) -> tuple[Mount, ...]:
+        """Make a snapshot that somebody writes to, or a view; return how to mount it."""
+        if key in self.snapshots:
+            raise RuntimeAlreadyExists(f"snapshot {key}: already exists", status="ALREADY_EXISTS")
+        if parent and self.snapshots.get(parent) is None:
+            raise RuntimeNotFound(f"parent snapshot {parent} does not exist: not found", status="NOT_FOUND")
+        if parent and self.snapshots[parent].info.kind != "committed":
+            raise RuntimeInvalid(f"parent {parent} is not committed: invalid argument", status="INVALID_ARGUMENT")
+        if lease:
+            self.hold(lease, f"snapshots/{self.snapshotter}", key)
+        snapshot = self._add_snapshot(key, parent, kind, labels)
+        if self.real:
+            for name in ("fs", "work"):
+                Path(snapshot.directory, name).mkdir(parents=True)
+        return self.mounts(key)
+
+    def _add_snapshot(self, key: str, parent: str, kind: SnapshotKind, labels: Mapping[str, str]) -> Snapshot:
+        info = SnapshotInfo(key, parent, kind, self.clock(), dict(labels))
+        self.snapshots[key] = Snapshot(info, Usage(4096, 1), f"{self.snapshot_dir}/{next(self._directories)}")
         self.disk.used_bytes += 4096
         self.disk.used_inodes += 1
-        return key
+        return self.snapshots[key]
+
+    def mounts(self, key: str) -> tuple[Mount, ...]:
+        """Return how containerd's overlay would mount it."""
+        snapshot = self._active(key)
+        if snapshot.info.kind == "committed":
+            raise RuntimeInvalid(f"snapshot {key} is committed: failed precondition", status="FAILED_PRECONDITION")
+        lowers = [f"{self.snapshots[name].directory}/fs" for name in self._lineage(snapshot.info.parent)]
+        active = snapshot.info.kind == "active"
+        if not lowers or (not active and len(lowers) == 1):
+            source = lowers[0] if lowers else f"{snapshot.directory}/fs"
+            return (Mount("bind", source, ("rw" if active else "ro", "rbind")),)
+        own = (f"workdir={snapshot.directory}/work", f"upperdir={snapshot.directory}/fs") if active else ()
+        return (Mount("overlay", "overlay", ("index=off", *own, f"lowerdir={':'.join(lowers)}")),)
+
+    def finish_snapshot(self, key: str, name: str, labels: Mapping[str, str], lease: str | None) -> None:
+        """Commit what `make_snapshot` made."""
+        snapshot = self._active(key)
+        if snapshot.info.kind != "active":
+            raise RuntimeInvalid(f"snapshot {key} is not active: failed precondition", status="FAILED_PRECONDITION")
+        if name in self.snapshots:
+            raise RuntimeAlreadyExists(f"snapshot {name}: already exists", status="ALREADY_EXISTS")
+        if lease:
+            self.hold(lease, f"snapshots/{self.snapshotter}", name)
+        del self.snapshots[key]
+        self._release(key)
+        snapshot.info = replace(snapshot.info, name=name, kind="committed", labels=dict(labels))
+        self.snapshots[name] = snapshot
+
+    def discard_snapshot(self, name: str) -> None:
+        """Remove one that nothing is made on; absent is no error."""
+        if any(other.info.parent == name for other in self.snapshots.values()):
+            raise RuntimeInvalid(
+                f"cannot remove snapshot with child: {name}: failed precondition", status="FAILED_PRECONDITION"
+            )
+        self.remove_snapshot(name)
+
+    def label_snapshot(self, name: str, labels: Mapping[str, str | None]) -> SnapshotInfo:
+        snapshot = self._active(name)
+        merged = {key: value for key, value in {**snapshot.info.labels, **labels}.items() if value is not None}
+        snapshot.info = replace(snapshot.info, labels=merged)
+        return snapshot.info
 
     def grow(self, key: str, size: int, inodes: int) -> None:
         snapshot = self._active(key)
@@ -235,6 +324,11 @@ class Store:
         snapshot = self.snapshots.pop(key, None)
         if snapshot is not None:
             self.disk.give(snapshot.usage.bytes, snapshot.usage.inodes)
+            if self.real:
+                shutil.rmtree(snapshot.directory, ignore_errors=True)
+        self._release(key)
+
+    def _release(self, key: str) -> None:
         for state in self.leases.values():
             state.resources.discard(LeaseResource(f"snapshots/{self.snapshotter}", key))
 
@@ -298,6 +392,7 @@ class Store:
         roots += [entry.id for entry in resources if entry.type == "content"]
         roots += [digest for digest, blob in self.blobs.items() if GC_ROOT_LABEL in blob.labels]
         tops = [entry.id for entry in resources if entry.type.startswith("snapshots/")]
+        tops += self.held_snapshots()
         tops += [name for name, snapshot in self.snapshots.items() if GC_ROOT_LABEL in snapshot.info.labels]
         blobs: set[str] = set()
         while roots:
@@ -312,9 +407,15 @@ class Store:
     def _with_parents(self, names: Iterable[str]) -> set[str]:
         found: set[str] = set()
         for name in names:
-            while name and name not in found and name in self.snapshots:
-                found.add(name)
-                name = self.snapshots[name].info.parent
+            found.update(self._lineage(name))
+        return found
+
+    def _lineage(self, name: str) -> list[str]:
+        """Return a snapshot and what it is made on, the topmost first."""
+        found: list[str] = []
+        while name and name in self.snapshots:
+            found.append(name)
+            name = self.snapshots[name].info.parent
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing
 
 from cri_stubs.containerd.events import image_pb2
@@ -16,13 +16,16 @@ from cri_stubs.containerd.services.leases.v1 import leases_pb2
 from cri_stubs.containerd.services.leases.v1.leases_pb2_grpc import LeasesStub
 from cri_stubs.containerd.services.snapshots.v1 import snapshots_pb2
 from cri_stubs.containerd.services.snapshots.v1.snapshots_pb2_grpc import SnapshotsStub
-from stokerd.errors import RuntimeInvalid, RuntimeNotFound, RuntimeUnavailable
-from stokerd.runtime import convert
+from cri_stubs.containerd.types import descriptor_pb2
+from stokerd.errors import RuntimeAlreadyExists, RuntimeInvalid, RuntimeNotFound, RuntimeUnavailable
+from stokerd.runtime import convert, convert_tasks
 from stokerd.runtime.channel import NAMESPACE, Wire
 from stokerd.runtime.cri_events import ContainerEvents
 from stokerd.runtime.pod_types import ContainerEvent
+from stokerd.runtime.task_types import Mount
 from stokerd.runtime.types import (
     ContentInfo,
+    Descriptor,
     ImageEvent,
     ImageRecord,
     Ingest,
@@ -31,6 +34,9 @@ from stokerd.runtime.types import (
     SnapshotInfo,
     Usage,
 )
+
+_CHUNK = 1 << 20
+"""gRPC servers take messages of up to 4 MiB unless told otherwise; containerd takes 16."""
 
 
 class NativeContent:
@@ -83,6 +89,66 @@ class NativeContent:
         except RuntimeNotFound:
             return
 
+    async def write(
+        self,
+        ref: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        size: int = 0,
+        digest: str = "",
+        labels: Mapping[str, str] | None = None,
+        lease: str | None = None,
+    ) -> ContentInfo:
+        if digest:
+            there = await self._label(digest, labels or {}, lease)
+            if there is not None:
+                return there
+        requests = _write_requests(ref, chunks, size, digest, labels or {})
+        try:
+            written = await self._wire.exchange("content.Write", self._stub.Write, requests, lease=lease)
+        except RuntimeAlreadyExists:
+            there = await self._label(digest, labels or {}, lease) if digest else None
+            if there is None:
+                raise
+            await self.abort(ref)
+            return there
+        info = await self.info(written.digest) if written is not None else None
+        if info is None:
+            raise RuntimeUnavailable(f"containerd ended the write of {ref} before its end", call="content.Write")
+        return info
+
+    async def _label(self, digest: str, labels: Mapping[str, str], lease: str | None) -> ContentInfo | None:
+        """Return a blob that is there, with these labels added; None when it is not. A lease holds what it labels."""
+        info = await self.info(digest)
+        if info is None:
+            return None
+        request = content_pb2.UpdateRequest(info=content_pb2.Info(digest=digest, labels={**info.labels, **labels}))
+        request.update_mask.paths.extend(f"labels.{key}" for key in labels)
+        if not labels:
+            return info
+        try:
+            answer = await self._wire.unary("content.Update", self._stub.Update, request, lease=lease)
+        except RuntimeNotFound:
+            return None
+        return convert.content_info(answer.info)
+
+
+async def _write_requests(
+    ref: str, chunks: AsyncIterable[bytes], size: int, digest: str, labels: Mapping[str, str]
+) -> AsyncIterator[content_pb2.WriteContentRequest]:
+    """One message for each MiB, and the one that ends the write. The first offset, 0, begins an old ingest anew."""
+    offset = 0
+    async for chunk in chunks:
+        for start in range(0, len(chunk), _CHUNK):
+            data = chunk[start : start + _CHUNK]
+            yield content_pb2.WriteContentRequest(
+                action=content_pb2.WRITE, ref=ref, total=size, expected=digest, offset=offset, data=data
+            )
+            offset += len(data)
+    yield content_pb2.WriteContentRequest(
+        action=content_pb2.COMMIT, ref=ref, total=size or offset, expected=digest, offset=offset, labels=labels
+    )
+
 
 class NativeImages:
     """`protocol.ImageStore` over containerd."""
@@ -114,6 +180,19 @@ class NativeImages:
                 request.image.labels[key] = value
         answer = await self._wire.unary("images.Update", self._stub.Update, request)
         return convert.image_record(answer.image)
+
+    async def put(self, name: str, target: Descriptor, labels: Mapping[str, str]) -> ImageRecord:
+        wire = descriptor_pb2.Descriptor(media_type=target.media_type, digest=target.digest, size=target.size)
+        image = images_pb2.Image(name=name, target=wire, labels=labels)
+        try:
+            made = await self._wire.unary(
+                "images.Create", self._stub.Create, images_pb2.CreateImageRequest(image=image)
+            )
+        except RuntimeAlreadyExists:
+            request = images_pb2.UpdateImageRequest(image=image)  # without a mask: as a whole
+            changed = await self._wire.unary("images.Update", self._stub.Update, request)
+            return convert.image_record(changed.image)
+        return convert.image_record(made.image)
 
     async def delete(self, name: str, *, sync: bool = True) -> None:
         try:
@@ -164,6 +243,57 @@ class NativeSnapshots:
         except RuntimeNotFound:
             return None
         return Usage(answer.size, answer.inodes)
+
+    async def prepare(
+        self, key: str, parent: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> tuple[Mount, ...]:
+        request = snapshots_pb2.PrepareSnapshotRequest(
+            snapshotter=self.snapshotter, key=key, parent=parent, labels=labels or {}
+        )
+        answer = await self._wire.unary("snapshots.Prepare", self._stub.Prepare, request, lease=lease)
+        return tuple(map(convert_tasks.mount, answer.mounts))
+
+    async def view(
+        self, key: str, parent: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> tuple[Mount, ...]:
+        request = snapshots_pb2.ViewSnapshotRequest(
+            snapshotter=self.snapshotter, key=key, parent=parent, labels=labels or {}
+        )
+        answer = await self._wire.unary("snapshots.View", self._stub.View, request, lease=lease)
+        return tuple(map(convert_tasks.mount, answer.mounts))
+
+    async def mounts(self, key: str) -> tuple[Mount, ...]:
+        request = snapshots_pb2.MountsRequest(snapshotter=self.snapshotter, key=key)
+        answer = await self._wire.unary("snapshots.Mounts", self._stub.Mounts, request)
+        return tuple(map(convert_tasks.mount, answer.mounts))
+
+    async def commit(
+        self, key: str, name: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> None:
+        request = snapshots_pb2.CommitSnapshotRequest(
+            snapshotter=self.snapshotter, name=name, key=key, labels=labels or {}
+        )
+        await self._wire.unary("snapshots.Commit", self._stub.Commit, request, lease=lease)
+
+    async def remove(self, name: str) -> None:
+        request = snapshots_pb2.RemoveSnapshotRequest(snapshotter=self.snapshotter, key=name)
+        try:
+            await self._wire.unary("snapshots.Remove", self._stub.Remove, request, timeout=self._wire.gc_timeout)
+        except RuntimeNotFound:
+            return
+
+    async def set_labels(self, name: str, labels: Mapping[str, str | None]) -> SnapshotInfo:
+        stat = snapshots_pb2.StatSnapshotRequest(snapshotter=self.snapshotter, key=name)
+        info = (await self._wire.unary("snapshots.Stat", self._stub.Stat, stat)).info
+        request = snapshots_pb2.UpdateSnapshotRequest(snapshotter=self.snapshotter, info=info)
+        for key, value in labels.items():
+            request.update_mask.paths.append(f"labels.{key}")
+            if value is None:
+                request.info.labels.pop(key, None)
+            else:
+                request.info.labels[key] = value
+        answer = await self._wire.unary("snapshots.Update", self._stub.Update, request)
+        return convert.snapshot_info(answer.info)
 
 
 class NativeLeases:

@@ -7,7 +7,7 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from stokerd.runtime.pod_types import (
@@ -20,9 +20,20 @@ from stokerd.runtime.pod_types import (
     PodBlueprint,
     PodStatus,
 )
+from stokerd.runtime.task_types import (
+    AnyValue,
+    ContainerRecord,
+    DumpOptions,
+    Exit,
+    Mount,
+    Restore,
+    Stdio,
+    Task,
+)
 from stokerd.runtime.types import (
     ContentInfo,
     CriImage,
+    Descriptor,
     ImageEvent,
     ImageFs,
     ImageRecord,
@@ -142,6 +153,24 @@ class ContentStore(Protocol):
 
     async def delete(self, digest: str) -> None: ...
 
+    async def write(
+        self,
+        ref: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        size: int = 0,
+        digest: str = "",
+        labels: Mapping[str, str] | None = None,
+        lease: str | None = None,
+    ) -> ContentInfo:
+        """Store a blob, chunk by chunk, and return it. An ingest *ref* that is there already is begun anew.
+
+        A blob that the store has already is no error; the labels are added to it then. RuntimeInvalid when what was
+        written has another *size* or *digest* than was said. Without a lease, and without a label that keeps it, the
+        garbage collector takes it soon. A write that is broken off leaves its ingest; `abort` removes that.
+        """
+        ...
+
 
 class ImageStore(Protocol):
     """containerd's own image records, beneath CRI."""
@@ -152,6 +181,10 @@ class ImageStore(Protocol):
 
     async def set_labels(self, name: str, labels: Mapping[str, str | None]) -> ImageRecord:
         """Set (str) or clear (None) the labels named; others stay."""
+        ...
+
+    async def put(self, name: str, target: Descriptor, labels: Mapping[str, str]) -> ImageRecord:
+        """Create the record, or give the one that is there this target and exactly these labels."""
         ...
 
     async def delete(self, name: str, *, sync: bool = True) -> None:
@@ -170,6 +203,40 @@ class Snapshots(Protocol):
         """Space of one snapshot itself. For an active one this walks its files: not for tight loops."""
         ...
 
+    async def prepare(
+        self, key: str, parent: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> tuple[Mount, ...]:
+        """Make a writable snapshot on the committed *parent* ("" for none); return how to mount it.
+
+        RuntimeAlreadyExists when the name is taken, RuntimeNotFound when there is no such parent. Without a lease, and
+        without the label ``containerd.io/gc.root``, the garbage collector takes it within seconds.
+        """
+        ...
+
+    async def view(
+        self, key: str, parent: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> tuple[Mount, ...]:
+        """The same, read-only."""
+        ...
+
+    async def mounts(self, key: str) -> tuple[Mount, ...]:
+        """Return how to mount an active snapshot or a view; RuntimeNotFound when there is none."""
+        ...
+
+    async def commit(
+        self, key: str, name: str, *, labels: Mapping[str, str] | None = None, lease: str | None = None
+    ) -> None:
+        """Turn the active snapshot *key* into the committed one *name*, which has these labels and no others."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Remove a snapshot; one that is not there is no error. RuntimeInvalid while others are made on it."""
+        ...
+
+    async def set_labels(self, name: str, labels: Mapping[str, str | None]) -> SnapshotInfo:
+        """Set (str) or clear (None) the labels named; others stay."""
+        ...
+
 
 class Leases(Protocol):
     """containerd's leases."""
@@ -186,6 +253,83 @@ class Leases(Protocol):
 
     async def delete(self, lease_id: str, *, sync: bool = True) -> None:
         """Delete the lease; with *sync*, return when what it alone held is gone. Absent is no error."""
+        ...
+
+
+class ContainerRecords(Protocol):
+    """containerd's own container records, beneath CRI: those of CRI's containers and sandboxes are among them."""
+
+    async def get(self, container_id: str) -> ContainerRecord | None: ...
+
+    async def list(self, *, labels: Mapping[str, str] | None = None) -> tuple[ContainerRecord, ...]:
+        """Return all records, or those that have all of these labels."""
+        ...
+
+    async def create(self, record: ContainerRecord) -> ContainerRecord:
+        """Create a record, with spec and options just as they are given; RuntimeAlreadyExists when the id is taken."""
+        ...
+
+    async def delete(self, container_id: str) -> None:
+        """Delete a record; its snapshot stays. Absent is no error."""
+        ...
+
+
+class Tasks(Protocol):
+    """containerd's tasks: container records brought to life. Those of CRI's containers are among them."""
+
+    async def get(self, container_id: str) -> Task | None: ...
+
+    async def pids(self, container_id: str) -> tuple[int, ...]:
+        """Return the ids of all processes of a task, as the machine counts them; RuntimeNotFound without a task."""
+        ...
+
+    async def pause(self, container_id: str) -> None:
+        """Freeze all processes; returns when they stand. RuntimeFailure when the task does not run."""
+        ...
+
+    async def resume(self, container_id: str) -> None:
+        """Thaw all processes. RuntimeFailure when they are not frozen."""
+        ...
+
+    async def checkpoint(
+        self, container_id: str, image_path: str, work_path: str, options: DumpOptions, *, timeout: float
+    ) -> None:
+        """Let CRIU write the memory of the processes to *image_path*, and its log to ``dump.log`` in *work_path*.
+
+        Both are directories as the node sees them. Whether the task is frozen is left as it was. Cancelling breaks the
+        dump off; the processes go on.
+        """
+        ...
+
+    async def create(
+        self,
+        container_id: str,
+        rootfs: Sequence[Mount],
+        *,
+        options: AnyValue | None = None,
+        restore: Restore | None = None,
+        stdio: Stdio | None = None,
+    ) -> int:
+        """Make a task of a container record and return its process id, 0 for one that is to be restored.
+
+        *options* are the runtime's; given ones replace those of the record as a whole, and *restore* is added to them.
+        """
+        ...
+
+    async def start(self, container_id: str, *, timeout: float = ...) -> int:
+        """Start what was created, or restore it; return its process id."""
+        ...
+
+    async def wait(self, container_id: str) -> Exit:
+        """Return when the task has ended, however long that takes; RuntimeNotFound without a task."""
+        ...
+
+    async def kill(self, container_id: str, signal: int, *, everyone: bool = False) -> None:
+        """Send a signal to the first process, or to all of them; one that is gone is no error."""
+        ...
+
+    async def delete(self, container_id: str) -> Exit | None:
+        """Delete a task that has ended or was never started; RuntimeFailure while it runs. Absent is no error."""
         ...
 
 
@@ -246,3 +390,12 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class NativeRuntime(Runtime, Protocol):
+    """A runtime whose containers can also be handled beneath CRI: frozen, dumped, restored, made without it."""
+
+    @property
+    def records(self) -> ContainerRecords: ...
+    @property
+    def tasks(self) -> Tasks: ...
