@@ -27,6 +27,7 @@ class Traits(msgspec.Struct, frozen=True):
     netdevs: tuple[str, ...] = ()
     rdma: bool = False
     layer: str = ""
+    model: str = ""
     gbps: float = 0.0
     vlans: tuple[int, ...] = ()
     networks: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     @property
     def near_gpu(self) -> bool:
-        """Say whether a GPU is behind the same PCIe switch."""
+        """Say whether a GPU can be reached without a CPU in between."""
         return bool(self.gpus) and self.gpu_distance in NEAR
 
 
@@ -95,11 +96,29 @@ def _within(address: str, subnet: str) -> bool:
         return False
 
 
+def ruled(number: int, rule: UseRule) -> Decision:
+    """Return what the rule with that number (from 1) decides."""
+    return Decision(rule.use, f"rule {number} of the configuration: {rule.describe()}")
+
+
+def keep(new: Decision, before: Decision, rules: Sequence[UseRule]) -> Decision:
+    """Return what to say of an interface whose link is down, and so tells nothing of its speed just now.
+
+    What was said *before* holds, unless a rule that is ahead of it decides now, or its own rule is gone.
+    """
+    by_rule = [ruled(number, rule) for number, rule in enumerate(rules, start=1)]
+    ahead = by_rule.index(new) if new in by_rule else len(by_rule)
+    if before in by_rule:
+        return before if by_rule.index(before) <= ahead else new
+    hardware = not before.reason.startswith("rule ") and before.use != "unknown"
+    return before if hardware and ahead == len(by_rule) else new
+
+
 def decide(traits: Traits, siblings: Sequence[Traits], rules: Sequence[UseRule] = ()) -> Decision:
     """Return what the interface is for. *siblings*: all interfaces of the node, itself included."""
     for number, rule in enumerate(rules, start=1):
         if matches(rule, traits):
-            return Decision(rule.use, f"rule {number} of the configuration: {rule.describe()}")
+            return ruled(number, rule)
     if traits.virtual:
         return Decision("unknown", "a virtual function or virtual device; no rule names it")
     if traits.rdma:
@@ -112,18 +131,18 @@ def decide(traits: Traits, siblings: Sequence[Traits], rules: Sequence[UseRule] 
 
 
 def _of_rdma(traits: Traits, siblings: Sequence[Traits]) -> Decision:
-    fast = max((each.gbps for each in siblings if each.rdma and not each.virtual), default=0.0)
+    real = [each for each in siblings if each.rdma and not each.virtual]
+    fast = max((each.gbps for each in real), default=0.0)
+    fastest = {each.model for each in real if each.model and each.gbps >= fast * _SAME_SPEED}
+    # A link that is down tells nothing of its speed, and a slow one may be a fault: the model tells what it should be.
+    fast_enough = traits.gbps == 0 or traits.gbps >= fast * _SAME_SPEED or traits.model in fastest
     served = ", ".join(traits.gpus)
-    if traits.near_gpu and traits.gbps >= fast * _SAME_SPEED:
-        return Decision("compute", f"RDMA behind one PCIe switch with {served} ({traits.gpu_distance})")
-    if traits.near_gpu and traits.gbps == 0:
-        return Decision(
-            "compute", f"RDMA behind one PCIe switch with {served} ({traits.gpu_distance}); its link is down"
-        )
-    near = [each for each in siblings if each.rdma and each.near_gpu and not each.virtual]
+    near = [each.name for each in real if each.near_gpu]
+    if traits.near_gpu and fast_enough:
+        return Decision("compute", f"RDMA, with no CPU between it and {served} ({traits.gpu_distance})")
     if near and not traits.near_gpu:
-        names = ", ".join(each.name for each in near[:3]) + (", ..." if len(near) > 3 else "")
+        names = ", ".join(near[:3]) + (", ..." if len(near) > 3 else "")
         return Decision("storage", f"RDMA next to no GPU, while {names} are next to one")
-    if not near and traits.gpus and traits.gbps >= fast * _SAME_SPEED:
-        return Decision("compute", f"RDMA of the highest speed; no NIC of this node is closer to a GPU ({served})")
+    if not near and traits.gpus and fast_enough:
+        return Decision("compute", f"RDMA of the fastest kind; no NIC of this node is closer to a GPU ({served})")
     return Decision("unknown", "RDMA, but nothing tells what for; a rule in the configuration can")

@@ -44,7 +44,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
 class HealthRules(msgspec.Struct, frozen=True):
     """The settings of health; seconds, and shares of 0 to 1."""
 
-    thresholds: Mapping[str, Threshold] = THRESHOLDS
+    thresholds: Mapping[str, Threshold] = msgspec.field(default_factory=lambda: THRESHOLDS)
     hold: float = 30.0
     """A rate must stay above its threshold for so long to count, and below it for so long to be forgotten."""
     flap_window: float = 300.0

@@ -1,0 +1,160 @@
+"""What was found on a node, before it is a report: plain values, one class for each kind of thing. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from stokerd.topology.accelerators import Accelerator
+from stokerd.topology.addresses import PcieLink
+from stokerd.topology.classes import UseRule
+from stokerd.topology.distances import Place
+from stokerd.topology.fabric import Fabric
+from stokerd.topology.foreign import Unread
+from stokerd.topology.health import PortHealth
+from stokerd.topology.metadata import Placement
+from stokerd.topology.neighbours import Neighbour
+from stokerd.topology.rdma_values import Rate
+
+GPU_VENDORS: Mapping[int, str] = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x1DA3: "habana"}
+_DISPLAY, _ACCELERATOR, _NETWORK = 0x03, 0x12, 0x02
+_VGA = 0x0300
+_NUMBERS = re.compile(r"(\d{1,9})")
+
+
+class PciDevice(msgspec.Struct, frozen=True):
+    """A GPU or a network adapter on PCIe."""
+
+    place: Place
+    kind: int = 0
+    vendor: int = 0
+    device: int = 0
+    link: PcieLink = PcieLink()
+    iommu_group: int | None = None
+    acs_redirects: bool | None = None
+    narrowest: str = ""
+    virtual_of: str = ""
+    virtual_functions: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Say whether it computes: displays of a board's management chip do not."""
+        base = self.kind >> 16
+        if base == _DISPLAY:
+            return self.vendor in {0x10DE, 0x1002} or (self.vendor == 0x8086 and self.kind >> 8 != _VGA)
+        return base == _ACCELERATOR and self.vendor in GPU_VENDORS
+
+    @property
+    def is_network(self) -> bool:
+        """Say whether it is a network adapter, of Ethernet or InfiniBand."""
+        return self.kind >> 16 == _NETWORK
+
+
+class Gid(msgspec.Struct, frozen=True):
+    """An entry of a port's table of addresses."""
+
+    index: int
+    gid: str
+    kind: str = ""
+
+
+class RdmaPort(msgspec.Struct, frozen=True):
+    number: int
+    state: str = "unknown"
+    physical: str = "unknown"
+    layer: str = ""
+    rate: Rate = Rate()
+    lid: int = 0
+    sm_lid: int = 0
+    guid: str = ""
+    gids: tuple[Gid, ...] = ()
+    netdev: str = ""
+    counters: Mapping[str, int] = {}
+
+
+class RdmaDevice(msgspec.Struct, frozen=True):
+    name: str
+    address: str = ""
+    guid: str = ""
+    firmware: str = ""
+    model: str = ""
+    ports: tuple[RdmaPort, ...] = ()
+
+
+class NetDevice(msgspec.Struct, frozen=True):
+    """A network device that has hardware beneath it."""
+
+    name: str
+    address: str = ""
+    port: int = 0
+    mac: str = ""
+    up: bool | None = None
+    gbps: float = 0.0
+    mtu: int = 0
+    bond: str = ""
+    vlans: tuple[int, ...] = ()
+    default_route: bool = False
+    networks: tuple[str, ...] = ()
+    losses: int | None = None
+    layer: str = "ethernet"
+    counters: Mapping[str, int] = {}
+
+
+class NumaFacts(msgspec.Struct, frozen=True):
+    id: int
+    cpus: str = ""
+    memory_bytes: int = 0
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """What sysfs shows of a node."""
+
+    pci: tuple[PciDevice, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
+    nets: tuple[NetDevice, ...] = ()
+    numa: tuple[NumaFacts, ...] = ()
+    unread: Mapping[str, Unread] = {}
+    """By source."""
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    """How a source did."""
+
+    name: str
+    state: Literal["ok", "absent", "failed"] = "ok"
+    reason: str = ""
+    unread: Unread = Unread()
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A neighbour that LLDP told of, and by which source."""
+
+    neighbour: Neighbour
+    source: str = "lldp"
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """All that is known of a node at one time. What a source did not give is left as it is here."""
+
+    node: str
+    hardware: Hardware = Hardware()
+    gpus: tuple[Accelerator, ...] = ()
+    gpu_source: str = "nvidia-smi"
+    nvlinks: Mapping[tuple[str, str], str] = {}
+    """``NV18`` by the PCI addresses of two GPUs."""
+    neighbours: Mapping[str, tuple[Heard, ...]] = {}
+    fabric: Fabric | None = None
+    placement: Placement = Placement()
+    labels: Mapping[str, str] = {}
+    rules: tuple[UseRule, ...] = ()
+    health: Mapping[tuple[str, int], PortHealth] = {}
+    """By the NIC's name and the port's number."""
+    sources: tuple[SourceReport, ...] = ()
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts ``mlx5_2`` before ``mlx5_10``."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(name) if part)

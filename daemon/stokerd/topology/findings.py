@@ -1,0 +1,240 @@
+"""What is not as it should be, named: for `stoker doctor`, and for whoever places jobs. Pure; reads a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from stoker.objects.topology import Gpu, Nic, NicPort, TopologyFinding, TopologyReport
+from stokerd.topology.distances import NEAR
+from stokerd.topology.facts import natural
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+def findings(report: TopologyReport) -> list[TopologyFinding]:
+    """Return the faults that a report shows, the worst first, in a stable order."""
+    found = [
+        *_gpus(report.gpus),
+        *_pcie(report),
+        *_affinity(report),
+        *_links(report.nics),
+        *_rails(report.nics),
+        *_neighbours(report.nics),
+        *_domains(report),
+        *_sources(report),
+    ]
+    return sorted(found, key=lambda each: (_ORDER[each.severity], each.code, [natural(name) for name in each.subjects]))
+
+
+def _gpus(gpus: Sequence[Gpu]) -> Iterator[TopologyFinding]:
+    for gpu in gpus:
+        problems = []
+        if gpu.remap_failed:
+            problems.append("it has memory that it could not map away")
+        if gpu.ecc_uncorrected:
+            problems.append(f"{gpu.ecc_uncorrected} memory errors could not be corrected")
+        if gpu.recovery:
+            problems.append(f"its driver asks for {gpu.recovery}")
+        if problems:
+            yield TopologyFinding(
+                code="GpuFault",
+                severity="error",
+                subjects=[gpu.name],
+                message="; ".join(problems),
+                remedy="drain the node, and reset or replace the GPU",
+            )
+        if gpu.remap_pending:
+            yield TopologyFinding(
+                code="GpuResetPending",
+                severity="warning",
+                subjects=[gpu.name],
+                message="memory is to be mapped away at its next reset",
+                remedy="reset the GPU when it is free",
+            )
+        slow = [reason for reason in gpu.throttled if reason.startswith("hw_")]
+        if slow:
+            yield TopologyFinding(
+                code="GpuSlowedDown",
+                severity="warning",
+                subjects=[gpu.name],
+                message=f"its hardware slows it down: {', '.join(slow)}",
+                remedy="check cooling and power",
+            )
+
+
+def _pcie(report: TopologyReport) -> Iterator[TopologyFinding]:
+    devices = [(gpu.name, gpu.pcie) for gpu in report.gpus]
+    devices += [(nic.name, nic.pcie) for nic in report.nics if nic.pcie is not None and not nic.virtual_of]
+    redirected = []
+    for name, place in devices:
+        if place.width and place.width_max and place.width < place.width_max:
+            yield _narrow(name, f"its PCIe link has {place.width} of {place.width_max} lanes")
+        elif place.narrowest:
+            yield _narrow(name, f"the bridge above it, {place.narrowest} lanes")
+        if place.acs_redirects:
+            redirected.append(name)
+    if redirected and report.gpus:
+        yield TopologyFinding(
+            code="AcsRedirects",
+            severity="info",
+            subjects=redirected,
+            message="access control sends traffic between devices up to the CPU, which slows GPUDirect down",
+            remedy="on a node without virtual machines, switch ACS off on the bridges above them",
+        )
+
+
+def _narrow(name: str, message: str) -> TopologyFinding:
+    return TopologyFinding(
+        code="PcieLinkNarrow",
+        severity="warning",
+        subjects=[name],
+        message=message,
+        remedy="reseat the card or its riser; check the slot",
+    )
+
+
+def _affinity(report: TopologyReport) -> Iterator[TopologyFinding]:
+    """A GPU without a NIC behind its switch, while its siblings have one, and the NIC that should be there."""
+    near = [gpu for gpu in report.gpus if gpu.nic_distance in NEAR]
+    far = [gpu for gpu in report.gpus if gpu.nic_distance not in NEAR]
+    if not near or len(near) <= len(far):
+        return
+    speed = max((port.gbps for nic in report.nics if nic.use == "compute" for port in nic.ports), default=0.0)
+    strays = [
+        nic.name
+        for nic in report.nics
+        if nic.rdma and nic.gpu_distance not in NEAR and any(port.gbps >= speed > 0 for port in nic.ports)
+    ]
+    for gpu in far:
+        yield TopologyFinding(
+            code="NicMisplaced",
+            severity="warning",
+            subjects=[gpu.name, *strays],
+            message=f"{gpu.name} has no NIC behind its PCIe switch, as its siblings have"
+            + (f"; {', '.join(strays)} would be fast enough, but is elsewhere" if strays else ""),
+            remedy="put the NIC into the slot of that GPU's switch; check that all NICs are found",
+        )
+
+
+def _links(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
+    for nic, port in _ports(nics):
+        health = port.health
+        reasons = ", ".join(health.reasons)
+        if health.state == "down" and nic.use in {"compute", "storage"}:
+            yield TopologyFinding(
+                code="LinkDown",
+                severity="error" if nic.use == "compute" else "warning",
+                subjects=[nic.name],
+                message=f"port {port.number} of {nic.name} ({nic.use}) is down: {port.physical or port.state}",
+                remedy="check cable, transceiver and the switch's port",
+            )
+        elif health.state == "degraded" and nic.use != "unknown":
+            yield TopologyFinding(
+                code="LinkFlapping" if "flapping" in health.reasons else "LinkDegraded",
+                severity="warning",
+                subjects=[nic.name],
+                message=f"port {port.number} of {nic.name}: {reasons}",
+                remedy="check cable and transceiver; clean the fibres",
+            )
+
+
+def _rails(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
+    """Rails have a switch each, as far as they have one at all; two that share one are plugged crosswise."""
+    switch_of: dict[str, set[str]] = {}
+    names: dict[str, str] = {}
+    rail_of = {nic.name: nic.rail for nic in nics if nic.use == "compute" and nic.rail is not None}
+    for nic, port in _ports(nics):
+        if nic.name in rail_of:
+            for neighbour in port.neighbours:
+                if neighbour.kind == "switch":
+                    switch_of.setdefault(neighbour.chassis, set()).add(nic.name)
+                    names[neighbour.chassis] = neighbour.name or neighbour.chassis
+    alone = sum(len({rail_of[name] for name in members}) == 1 for members in switch_of.values())
+    for chassis, members in sorted(switch_of.items()):
+        rails = Counter(rail_of[name] for name in members)
+        subjects = sorted(members, key=natural)
+        if len(rails) > 1 and alone > len(switch_of) / 2:
+            yield TopologyFinding(
+                code="RailsCrossed",
+                severity="warning",
+                subjects=subjects,
+                message=f"NICs of rails {', '.join(map(str, sorted(rails)))} hang on one switch, {names[chassis]}, "
+                "while other rails have a switch each",
+                remedy="compare the cables with the plan of the rails",
+            )
+        twice = [rail for rail, count in rails.items() if count > 1]
+        if twice and len(rails) == 1:
+            yield TopologyFinding(
+                code="RailWithoutRedundancy",
+                severity="info",
+                subjects=subjects,
+                message=f"two NICs of rail {twice[0]} hang on one switch, {names[chassis]}: it takes both with it",
+                remedy="plug them into two switches, if the network is built for that",
+            )
+
+
+def _neighbours(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
+    """Who has no neighbour while its siblings have one, its link being up."""
+    for use in ("compute", "storage", "management"):
+        ports = [(nic, port) for nic, port in _ports(nics) if nic.use == use and port.health.state != "down"]
+        with_one = [port for _, port in ports if any(each.kind == "switch" for each in port.neighbours)]
+        if len(with_one) * 2 <= len(ports):
+            continue
+        for nic, port in ports:
+            if not any(each.kind == "switch" for each in port.neighbours):
+                others = ", ".join(sorted({each.kind for each in port.neighbours}))
+                yield TopologyFinding(
+                    code="NeighbourMissing",
+                    severity="warning",
+                    subjects=[nic.name],
+                    message=f"port {port.number} of {nic.name} shows no switch"
+                    + (f" (only: {others})" if others else "")
+                    + f", while {len(with_one)} of {len(ports)} {use} ports do",
+                    remedy="is LLDP on at that switch's port, and is the cable where it should be?",
+                )
+
+
+def _domains(report: TopologyReport) -> Iterator[TopologyFinding]:
+    real = [domain for domain in report.domains if not domain.refused]
+    refused = [domain for domain in report.domains if domain.refused]
+    if len(real) > 1 or (real and refused):
+        yield TopologyFinding(
+            code="NvlinkDomainsDiffer",
+            severity="error",
+            subjects=[name for domain in report.domains for name in domain.gpus],
+            message="this node's GPUs are not of one NVLink domain: "
+            + "; ".join(f"{', '.join(domain.gpus)}: {domain.name or domain.refused}" for domain in report.domains),
+            remedy="look at the fabric manager, and at NVLink's state on this node",
+        )
+    elif refused and any("Healthy" in domain.refused or "status" in domain.refused for domain in refused):
+        yield TopologyFinding(
+            code="NvlinkDomainRefused",
+            severity="warning",
+            subjects=[name for domain in refused for name in domain.gpus],
+            message=refused[0].refused,
+            remedy="look at the fabric manager, and at NVLink's state on this node",
+        )
+
+
+def _sources(report: TopologyReport) -> Iterator[TopologyFinding]:
+    for source in report.sources:
+        if source.state == "failed":
+            yield TopologyFinding(
+                code="SourceFailed",
+                severity="warning",
+                subjects=[source.name],
+                message=source.reason or "it failed",
+            )
+        if source.unread:
+            yield TopologyFinding(
+                code="NotUnderstood",
+                severity="info",
+                subjects=[source.name],
+                message=f"{source.unread} pieces were not understood"
+                + "".join(f"; {text}" for text in source.samples[:1]),
+            )
+
+
+def _ports(nics: Sequence[Nic]) -> Iterator[tuple[Nic, NicPort]]:
+    return ((nic, port) for nic in nics for port in nic.ports)

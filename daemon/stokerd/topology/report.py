@@ -1,0 +1,322 @@
+"""The report of a node, from what was observed. Pure, and the same for the same observation: no time but *now*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from stoker.objects.topology import (
+    VERSION,
+    DistanceMatrix,
+    FabricSummary,
+    Gpu,
+    Nic,
+    NicPort,
+    NumaNode,
+    NvlinkDomain,
+    PcieInfo,
+    PortHealth,
+    PortNeighbour,
+    TopologyReport,
+    TopologySource,
+)
+from stokerd.topology import health
+from stokerd.topology.accelerators import Accelerator, domains, refusal
+from stokerd.topology.addresses import PcieLink, generation_speed
+from stokerd.topology.classes import Decision
+from stokerd.topology.distances import Place, distance, nearest
+from stokerd.topology.fabric import Fabric, FabricLink, FabricNode
+from stokerd.topology.facts import Observation, PciDevice, SourceReport
+from stokerd.topology.findings import findings
+from stokerd.topology.foreign import Unread, plain
+from stokerd.topology.inventory import GpuItem, Inventory, NicItem, PortItem, readings, take, vendor_of
+from stokerd.topology.neighbours import kind_of
+from stokerd.topology.settling import settle
+
+_MOST_LABELS, _MOST_NEIGHBOURS, _MOST_ADDRESSES, _LONGEST_NAME = 64, 4, 2, 64
+
+
+def build(seen: Observation, now: datetime, before: TopologyReport | None = None) -> TopologyReport:
+    """Return the report of what was *seen*. Facts that are as they were in *before* keep the time since when they are.
+
+    If nothing changed, *before* itself is returned.
+    """
+    inventory = take(seen, uses_of(before))
+    report = _Builder(seen, inventory, now).build()
+    report.findings = findings(report)
+    return settle(report, before)
+
+
+def uses_of(report: TopologyReport | None) -> dict[str, Decision]:
+    """Return what each network adapter is for, as a report has it."""
+    return {nic.name: Decision(nic.use, nic.use_reason) for nic in report.nics} if report is not None else {}
+
+
+class _Builder:
+    def __init__(self, seen: Observation, inventory: Inventory, now: datetime) -> None:
+        self._seen = seen
+        self._inventory = inventory
+        self._now = now
+        self._readings = readings(inventory)
+        self._own_macs = {net.mac for net in seen.hardware.nets if net.mac}
+        self._fabric = {node.guid: node for node in seen.fabric.nodes} if seen.fabric is not None else {}
+        # Where a dump knows a node by its GUID, and sysfs has the port's (or the other way round).
+        self._by_port = {link.guid: (node, link) for node in self._fabric.values() for link in node.links if link.guid}
+        self._name_of_gpu = {gpu.pci.place.address: gpu.name for gpu in inventory.gpus}
+
+    def build(self) -> TopologyReport:
+        seen, now = self._seen, self._now
+        numa = [
+            NumaNode(source="sysfs.numa", since=now, id=node.id, cpus=node.cpus, memory_bytes=node.memory_bytes)
+            for node in seen.hardware.numa
+        ]
+        labels = sorted(seen.labels.items())[:_MOST_LABELS]
+        return TopologyReport(
+            version=VERSION,
+            node=seen.node,
+            since=now,
+            sources=[self._source(source) for source in _sources(seen)],
+            labels={plain(key, 63): plain(value, 63) for key, value in labels},
+            placement=dict(sorted(seen.placement.facts.items())),
+            numa=numa,
+            gpus=[self._gpu(gpu) for gpu in self._inventory.gpus],
+            nics=[self._nic(nic) for nic in self._inventory.nics],
+            domains=self._domains(),
+            matrix=matrix_of(self._inventory, seen),
+            fabric=self._summary(seen.fabric),
+        )
+
+    def _source(self, source: SourceReport) -> TopologySource:
+        return TopologySource(
+            name=source.name,
+            state=source.state,
+            since=self._now,
+            reason=plain(source.reason, 200),
+            unread=source.unread.count,
+            samples=list(source.unread.samples),
+        )
+
+    def _gpu(self, gpu: GpuItem) -> Gpu:
+        driver = gpu.driver or Accelerator(gpu.pci.place.address)
+        rdma = {
+            nic.name: nic.pci.place
+            for nic in self._inventory.nics
+            if nic.rdma is not None and nic.pci is not None and not nic.pci.virtual_of
+        }
+        near = nearest(gpu.pci.place, rdma, numa_nodes=self._inventory.numa_nodes)
+        fabric = driver.fabric
+        return Gpu(
+            source=self._seen.gpu_source if gpu.driver is not None else "sysfs.pci",
+            since=self._now,
+            name=gpu.name,
+            index=gpu.index,
+            pcie=_pcie(gpu.pci, driver),
+            model=driver.model or f"{gpu.pci.vendor:04x}:{gpu.pci.device:04x}",
+            vendor=vendor_of(gpu),
+            uuid=driver.uuid,
+            memory_bytes=driver.memory_bytes,
+            mig=driver.mig,
+            ecc_uncorrected=driver.ecc_uncorrected,
+            remap_pending=driver.remap_pending,
+            remap_failed=driver.remap_failed,
+            recovery=driver.recovery,
+            throttled=list(driver.throttled),
+            domain="" if refusal(fabric) else f"{fabric.cluster.lower()}.{fabric.clique}",
+            nics=list(near.names),
+            nic_distance=near.distance if near.names else "",
+        )
+
+    def _domains(self) -> list[NvlinkDomain]:
+        return [
+            NvlinkDomain(
+                source=self._seen.gpu_source,
+                since=self._now,
+                name=found.name,
+                cluster=found.cluster,
+                clique=None if found.refused else found.clique,
+                gpus=[self._name_of_gpu.get(address, address) for address in found.addresses],
+                refused=found.refused,
+            )
+            for found in domains(self._seen.gpus)
+        ]
+
+    def _nic(self, nic: NicItem) -> Nic:
+        return Nic(
+            source="sysfs.rdma" if nic.rdma is not None else "sysfs.net" if nic.ports else "sysfs.pci",
+            since=self._now,
+            name=nic.name,
+            use=nic.decision.use,
+            use_reason=nic.decision.reason if nic.ports else "no driver has taken it",
+            pcie=_pcie(nic.pci) if nic.pci is not None else None,
+            rdma=nic.rdma is not None,
+            model=nic.rdma.model if nic.rdma is not None else "",
+            firmware=nic.rdma.firmware if nic.rdma is not None else "",
+            guid=nic.rdma.guid if nic.rdma is not None else "",
+            rail=nic.rail,
+            gpus=list(nic.nearest.names),
+            gpu_distance=nic.nearest.distance if nic.nearest.names else "",
+            virtual_of=nic.pci.virtual_of if nic.pci is not None else "",
+            virtual_functions=nic.pci.virtual_functions if nic.pci is not None else 0,
+            ports=[self._port(nic, port) for port in nic.ports],
+        )
+
+    def _port(self, nic: NicItem, port: PortItem) -> NicPort:
+        rdma, net = port.rdma, port.net
+        found = NicPort(
+            source="sysfs.rdma" if rdma is not None else "sysfs.net",
+            since=self._now,
+            number=port.number,
+            state=rdma.state if rdma is not None else {True: "active", False: "down", None: "unknown"}[port.up],
+            health=self._health(nic.name, port),
+            layer=port.layer,
+            gbps=port.gbps,
+            neighbours=self._neighbours(nic, port),
+        )
+        if rdma is not None:
+            found.physical, found.guid = rdma.physical, rdma.guid
+            found.width, found.speed = rdma.rate.width, rdma.rate.speed
+            found.lid, found.sm_lid = rdma.lid, rdma.sm_lid
+            found.gids = [each.gid for each in rdma.gids]
+            found.roce = sorted({each.kind for each in rdma.gids if each.kind.startswith("v")})
+        if net is not None:
+            found.netdev, found.mac, found.mtu = net.name, net.mac, net.mtu
+            found.bond, found.vlans = net.bond, list(net.vlans)
+        return found
+
+    def _health(self, nic: str, port: PortItem) -> PortHealth:
+        known = self._seen.health.get((nic, port.number))
+        if known is None:
+            known = health.observe(health.PortHealth(), self._readings[nic, port.number], 0.0)
+        return PortHealth(
+            source="health", since=self._now, state=known.state, reasons=list(known.reasons), flaps=known.flaps
+        )
+
+    def _neighbours(self, nic: NicItem, port: PortItem) -> list[PortNeighbour]:
+        neighbours = self._ethernet(port.net.name) if port.net is not None else []
+        if port.layer == "infiniband" and nic.rdma is not None and port.rdma is not None:
+            neighbours += self._infiniband(nic.rdma.guid, port.rdma.guid, port.number)
+        order = {"switch": 0, "unknown": 1, "host": 2, "virtual": 3, "self": 4}
+        return sorted(neighbours, key=lambda each: (order[each.kind], each.chassis, each.port))[:_MOST_NEIGHBOURS]
+
+    def _ethernet(self, interface: str) -> list[PortNeighbour]:
+        found = []
+        for heard in self._seen.neighbours.get(interface, ()):
+            its = heard.neighbour
+            kind, reason = kind_of(its, self._own_macs)
+            found.append(
+                PortNeighbour(
+                    source=heard.source,
+                    since=self._now,
+                    kind=kind,
+                    reason=reason,
+                    chassis=plain(its.chassis, _LONGEST_NAME),
+                    port=plain(its.port, _LONGEST_NAME),
+                    name=plain(its.name, _LONGEST_NAME),
+                    port_description=plain(its.port_description, _LONGEST_NAME),
+                    management=[plain(address, _LONGEST_NAME) for address in its.management[:_MOST_ADDRESSES]],
+                    vlan=its.vlan,
+                    aggregate=its.aggregate,
+                    frame_size=its.frame_size,
+                )
+            )
+        return found
+
+    def _infiniband(self, node_guid: str, port_guid: str, number: int) -> list[PortNeighbour]:
+        link = self._own_link(node_guid, port_guid, number)
+        if link is None or not (link.peer or link.peer_name):
+            return []
+        peer = self._fabric.get(link.peer) or FabricNode(link.peer, "switch", link.peer_name)
+        kind = "switch" if peer.kind == "switch" else "host" if peer.kind == "adapter" else "unknown"
+        return [
+            PortNeighbour(
+                source="fabric",
+                since=self._now,
+                kind=kind,  # type: ignore[arg-type]
+                reason=f"the fabric's dump calls it a {peer.kind}",
+                chassis=link.peer,
+                port=str(link.peer_port),
+                name=peer.name or link.peer_name,
+            )
+        ]
+
+    def _own_link(self, node_guid: str, port_guid: str, number: int) -> FabricLink | None:
+        if port_guid in self._by_port:
+            return self._by_port[port_guid][1]
+        for known in (node_guid, port_guid):
+            node = self._fabric.get(known) if known else None
+            link = next((link for link in node.links if link.port == number), None) if node is not None else None
+            if link is not None:
+                return link
+        return None
+
+    def _summary(self, fabric: Fabric | None) -> FabricSummary | None:
+        if fabric is None:
+            return None
+        adapters = fabric.of_kind("adapter")
+        return FabricSummary(
+            source="fabric",
+            since=self._now,
+            form=fabric.form,
+            switches=len(fabric.of_kind("switch")),
+            adapters=len(adapters),
+            unnamed=sum(not node.host for node in adapters),
+            down=sum(link.state == "down" for node in fabric.nodes for link in node.links),
+        )
+
+
+def _pcie(device: PciDevice, driver: Accelerator | None = None) -> PcieInfo:
+    link = device.link
+    if driver is not None and link == PcieLink():
+        link = PcieLink(
+            generation_speed(driver.link_generation),
+            generation_speed(driver.link_generation_max),
+            driver.link_width,
+            driver.link_width_max,
+        )
+    return PcieInfo(
+        address=device.place.address,
+        path=list(device.place.path),
+        numa=device.place.numa,
+        # An idle GPU lowers its speed, and raises it again: only what it could be is a fact that stays.
+        speed=None if device.is_gpu else link.speed,
+        speed_max=link.speed_max,
+        width=link.width,
+        width_max=link.width_max,
+        narrowest=device.narrowest,
+        iommu_group=device.iommu_group,
+        acs_redirects=device.acs_redirects,
+    )
+
+
+def matrix_of(inventory: Inventory, seen: Observation) -> DistanceMatrix:
+    """Return the distances of GPUs and RDMA interfaces; between GPUs, NVLink stands before PCIe."""
+    places: dict[str, Place] = inventory.gpu_places
+    for nic in inventory.nics:
+        if nic.rdma is not None and nic.pci is not None and not nic.pci.virtual_of:
+            places[nic.name] = nic.pci.place
+    names: Sequence[str] = list(places)
+    rows = [" ".join(_cell(places[one], places[other], seen, inventory.numa_nodes) for other in names) for one in names]
+    return DistanceMatrix(devices=list(names), rows=rows)
+
+
+def _cell(one: Place, other: Place, seen: Observation, numa_nodes: int) -> str:
+    link = seen.nvlinks.get((one.address, other.address)) or seen.nvlinks.get((other.address, one.address))
+    return link or distance(one, other, numa_nodes=numa_nodes)
+
+
+def _sources(seen: Observation) -> list[SourceReport]:
+    """Return all sources, each once, by name, with what they could not read."""
+    found = {source.name: source for source in seen.sources}
+    unread = dict(seen.hardware.unread)
+    if seen.fabric is not None:
+        unread["fabric"] = seen.fabric.unread
+    if seen.placement.unread.count:
+        unread["placement"] = seen.placement.unread
+    for name, lost in unread.items():
+        known = found.get(name, SourceReport(name))
+        found[name] = SourceReport(known.name, known.state, known.reason, _most(known.unread, lost))
+    return [found[name] for name in sorted(found)]
+
+
+def _most(one: Unread, other: Unread) -> Unread:
+    return one if one.count >= other.count else other

@@ -1,0 +1,271 @@
+"""Machines that do not exist: what is in them, where it is, and what their NICs hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+NVIDIA, AMD, MELLANOX, BROADCOM, INTEL = 0x10DE, 0x1002, 0x15B3, 0x14E4, 0x8086
+CLUSTER = "7e3a9c51-2f0d-4b6e-9a51-0c1d2e3f4a5b"
+ZERO = "00000000-0000-0000-0000-000000000000"
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    """A GPU; ``fabric`` is state, status, clique, cluster and health, as its driver says them."""
+
+    path: Path
+    numa: int
+    model: str
+    vendor: int = NVIDIA
+    device: int = 0x2330
+    kind: int = 0x030200
+    memory_mib: int = 81559
+    width: int = 16
+    uncorrected: int = 0
+    fabric: tuple[str, str, str, str, str] = ("N/A", "N/A", "N/A", "N/A", "N/A")
+
+    @property
+    def address(self) -> str:
+        return self.path[-1]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What a port hangs on: ``chassis`` is a MAC address, or the GUID of a switch of InfiniBand."""
+
+    name: str
+    chassis: str
+    port: str
+    bridge: bool = True
+
+
+@dataclass(frozen=True)
+class FakeNic:
+    """A function of a network adapter. ``rdma`` or ``netdev`` is empty where it has none."""
+
+    rdma: str
+    netdev: str
+    path: Path
+    numa: int
+    gbps: float
+    layer: str = "InfiniBand"
+    speed: str = "NDR"
+    width: int = 4
+    number: int = 0
+    vendor: int = MELLANOX
+    device: int = 0x1021
+    up: bool = True
+    lanes: int = 16
+    default_route: bool = False
+    switch: Switch | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return self.path[-1]
+
+    @property
+    def guid(self) -> str:
+        return f"{0xA088C20300AB0000 + self.number * 0x10:016x}"
+
+    @property
+    def mac(self) -> str:
+        return f"a0:88:c2:ab:00:{self.number:02x}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    name: str
+    cpus: tuple[str, ...]
+    gpus: tuple[FakeGpu, ...] = ()
+    nics: tuple[FakeNic, ...] = ()
+    nvlink: str = ""
+    driver: str = ""
+    narrow_bridge: str = ""
+    """A bridge whose link has half of its lanes."""
+    metadata: str = ""
+
+
+def leaf(number: int, port: str) -> Switch:
+    """Return a port of an Ethernet switch."""
+    return Switch(f"leaf-{number:02}", f"0c:29:ef:00:00:{number:02x}", port)
+
+
+def ib_leaf(number: int, port: int) -> Switch:
+    """Return a port of a switch of InfiniBand."""
+    return Switch(f"MF0;ibleaf-{number:02}:MQM9700/U1", f"{0x2C5EAB0300B80000 + number:016x}", str(port))
+
+
+def behind_switch(bus: int, slot: int, *, cascade: bool = False, function: int = 0) -> Path:
+    """Return a place behind the PCIe switch of the host bridge at *bus*; *cascade*: behind a second switch there."""
+    path: Path = (
+        f"pci0000:{bus:02x}",
+        f"0000:{bus:02x}:01.0",
+        f"0000:{bus + 1:02x}:00.0",
+        f"0000:{bus + 2:02x}:{slot:02x}.0",
+    )
+    below = bus + 3 + slot
+    if cascade:
+        path += (f"0000:{below:02x}:00.0", f"0000:{below + 1:02x}:00.0")
+        below += 2
+    return (*path, f"0000:{below:02x}:00.{function}")
+
+
+def at_root(bus: int, port: int = 1, function: int = 0) -> Path:
+    """Return a place right below a root port of the host bridge at *bus*."""
+    return (f"pci0000:{bus:02x}", f"0000:{bus:02x}:{port:02x}.0", f"0000:{bus + port:02x}:00.{function}")
+
+
+_BUSES = (0x10, 0x20, 0x30, 0x40, 0x90, 0xA0, 0xB0, 0xC0)
+_SOCKETS = ("0-55,112-167", "56-111,168-223")
+
+
+def _management(count: int, bus: int, start: int) -> tuple[FakeNic, ...]:
+    return tuple(
+        FakeNic(
+            rdma="", netdev=f"eno{index + 1}", path=at_root(bus, 1, index), numa=0, gbps=25, layer="Ethernet",
+            number=start + index, vendor=INTEL, device=0x1593, default_route=index == 0,
+            switch=leaf(40 + index, "Ethernet7"),
+        )
+        for index in range(count)
+    )  # fmt: skip
+
+
+def h100(name: str = "h100-01") -> Machine:
+    """Eight H100 with a NIC of InfiniBand each, on eight rails; two for storage, two for management."""
+    gpus = tuple(
+        FakeGpu(
+            behind_switch(bus, 0),
+            index // 4,
+            "NVIDIA H100 80GB HBM3",
+            fabric=("Completed", "Success", "0", ZERO, "N/A"),
+        )
+        for index, bus in enumerate(_BUSES)
+    )
+    rails = tuple(
+        FakeNic(
+            f"mlx5_{index}", f"ibp{index}", behind_switch(bus, 1), index // 4, 400, number=index,
+            switch=ib_leaf(index + 1, 17),
+        )
+        for index, bus in enumerate(_BUSES)
+    )  # fmt: skip
+    storage = tuple(
+        FakeNic(
+            f"mlx5_{8 + index}", f"ens{index}f0np0", at_root(bus), index, 200, "Ethernet", "HDR", number=8 + index,
+            device=0x101D, switch=leaf(20 + index, "Ethernet12"),
+        )
+        for index, bus in enumerate((0x50, 0xD0))
+    )  # fmt: skip
+    return Machine(name, _SOCKETS, gpus, (*rails, *storage, *_management(2, 0x60, 10)), "NV18", "580.105.08")
+
+
+def h200(name: str = "h200-01") -> Machine:
+    """Eight H200 and twelve NICs; GPU and NIC are behind two PCIe switches each. Its matrix has been published."""
+    gpus = tuple(
+        FakeGpu(behind_switch(bus, 0), index // 4, "NVIDIA H200", device=0x2335, memory_mib=143771)
+        for index, bus in enumerate(_BUSES)
+    )
+    places = []
+    for socket, storage in ((0, 0x50), (1, 0xD0)):
+        own = _BUSES[socket * 4 : socket * 4 + 4]
+        places += [behind_switch(own[0], 1, cascade=True), at_root(storage, 1, 0), at_root(storage, 1, 1)]
+        places += [behind_switch(bus, 1, cascade=True) for bus in own[1:]]
+    nics = tuple(
+        FakeNic(f"mlx5_{index}", f"ibp{index}", path, index // 6, 200 if len(path) == 3 else 400, number=index,
+                speed="HDR" if len(path) == 3 else "NDR")
+        for index, path in enumerate(places)
+    )  # fmt: skip
+    return Machine(name, _SOCKETS, gpus, nics, "NV18", "580.105.08")
+
+
+def gb200(name: str = "gb200-01") -> Machine:
+    """A compute tray of a GB200 rack: four GPUs of one NVLink domain, four NICs; each has a host bridge of its own."""
+    gpus = tuple(
+        FakeGpu(
+            (f"pci{domain:04x}:00", f"{domain:04x}:00:00.0", f"{domain:04x}:01:00.0"), index // 2, "NVIDIA GB200",
+            device=0x2941, memory_mib=189471, fabric=("Completed", "Success", "2", CLUSTER, "Healthy"),
+        )
+        for index, domain in enumerate((0x08, 0x09, 0x18, 0x19))
+    )  # fmt: skip
+    nics = tuple(
+        FakeNic(
+            f"mlx5_{index}", f"ibp{index}", (f"pci{domain:04x}:00", f"{domain:04x}:00:00.0", f"{domain:04x}:03:00.0"),
+            index // 2, 400, number=index, switch=ib_leaf(index + 1, 9),
+        )
+        for index, domain in enumerate((0x00, 0x02, 0x10, 0x12))
+    )  # fmt: skip
+    management = FakeNic(
+        "", "enP6p3s0f0", ("pci0006:00", "0006:00:00.0", "0006:03:00.0"), 0, 25, "Ethernet", number=4,
+        default_route=True, switch=leaf(40, "Ethernet3"),
+    )  # fmt: skip
+    return Machine(name, ("0-71", "72-143"), gpus, (*nics, management), "NV18", "580.173.02")
+
+
+def mi300(name: str = "mi300-01") -> Machine:
+    """Eight MI300X with a NIC of RoCE each, and two NICs for management."""
+    gpus = tuple(
+        FakeGpu(
+            behind_switch(bus, 0), index // 4, "", AMD, 0x74A1, 0x120000, 196592,
+        )
+        for index, bus in enumerate(_BUSES)
+    )  # fmt: skip
+    nics = tuple(
+        FakeNic(
+            f"bnxt_re{index}", f"enp{bus + 4}s0np0", behind_switch(bus, 1), index // 4, 400, "Ethernet", "NDR",
+            number=index, vendor=BROADCOM, device=0x1760, switch=leaf(index + 1, "Ethernet1/5"),
+        )
+        for index, bus in enumerate(_BUSES)
+    )  # fmt: skip
+    return Machine(name, ("0-95", "96-191"), gpus, (*nics, *_management(2, 0x60, 10)))
+
+
+def cpu_node(name: str = "cpu-01") -> Machine:
+    """A node without GPUs: two NICs of Ethernet on two switches, one NUMA node."""
+    nics = tuple(
+        FakeNic(
+            "", f"eth{index}", at_root(0x10, 1, index), 0, 25, "Ethernet", number=index, vendor=INTEL, device=0x1593,
+            default_route=index == 0, switch=leaf(50 + index, "Ethernet21"),
+        )
+        for index in range(2)
+    )  # fmt: skip
+    return Machine(name, ("0-63",), nics=nics)
+
+
+MACHINES = {"h100": h100, "h200": h200, "gb200": gb200, "mi300": mi300, "cpu": cpu_node}
+
+
+# ---------------------------------------------------------------------------------------------- faults
+
+
+def _nic(machine: Machine, place: int, **changes: object) -> Machine:
+    nics = list(machine.nics)
+    nics[place] = replace(nics[place], **changes)  # type: ignore[arg-type]
+    return replace(machine, nics=tuple(nics))
+
+
+def _gpu(machine: Machine, place: int, **changes: object) -> Machine:
+    gpus = list(machine.gpus)
+    gpus[place] = replace(gpus[place], **changes)  # type: ignore[arg-type]
+    return replace(machine, gpus=tuple(gpus))
+
+
+FAULTS: dict[str, Callable[[Machine], Machine]] = {
+    "pcie-half-width": lambda machine: _gpu(machine, 3, width=8),
+    "bridge-half-width": lambda machine: replace(machine, narrow_bridge=machine.gpus[2].path[2]),
+    "link-down": lambda machine: _nic(machine, 2, up=False, switch=None),
+    "half-lanes": lambda machine: _nic(machine, 5, gbps=200, width=2),
+    "slow-link": lambda machine: _nic(machine, 5, gbps=200, speed="HDR"),
+    "nic-misplaced": lambda machine: _nic(machine, 3, path=at_root(0xE0), numa=1),
+    "rails-crossed": lambda machine: _nic(machine, 6, switch=machine.nics[1].switch),
+    "neighbour-missing": lambda machine: _nic(machine, 4, switch=None),
+    "domain-unhealthy": lambda machine: _gpu(machine, 1, fabric=("Completed", "Success", "2", CLUSTER, "Unhealthy")),
+    "gpu-fault": lambda machine: _gpu(machine, 0, uncorrected=4),
+}
+"""Faults by name; each makes of a healthy machine one that has it."""
+
+
+def with_fault(machine: Machine, fault: str) -> Machine:
+    """Return *machine* with a named fault."""
+    return FAULTS[fault](machine)

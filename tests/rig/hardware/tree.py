@@ -1,0 +1,175 @@
+"""Lays a machine out as the files of sysfs and procfs below a root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.rig.hardware.files import FakeFiles
+from tests.rig.hardware.machines import FakeGpu, FakeNic, Machine
+
+_BRIDGE, _ETHERNET, _INFINIBAND = 0x060400, 0x020000, 0x020700
+_GENERATION = "32.0 GT/s PCIe"
+COUNTERS = (
+    "symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "port_xmit_wait",
+    "port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets",
+)  # fmt: skip
+HW_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rp_cnp_handled",
+    "np_ecn_marked_roce_packets",
+)
+
+
+def files_of(machine: Machine) -> FakeFiles:
+    """Return the files of *machine*."""
+    layer = _Layer(machine)
+    for gpu in machine.gpus:
+        layer.gpu(gpu)
+    for nic in machine.nics:
+        layer.nic(nic)
+    layer.nodes()
+    layer.routes()
+    return layer.files
+
+
+def lay_out(machine: Machine, root: Path) -> Path:
+    """Write the files of *machine* below *root*, which need not exist; return *root*."""
+    return files_of(machine).write(root)
+
+
+def port_folder(root: Path, nic: FakeNic) -> Path:
+    """Return where the values of an RDMA port are, to be changed."""
+    return root / "sys/class/infiniband" / nic.rdma / "ports/1"
+
+
+def set_link(root: Path, nic: FakeNic, *, up: bool) -> None:
+    """Take the link of a NIC that is laid out below *root* down, or bring it up again."""
+    values: dict[Path, str] = {}
+    if nic.rdma:
+        port = port_folder(root, nic)
+        values |= {port / "state": _state(up=up), port / "phys_state": _physical(up=up)}
+    if nic.netdev:
+        folder = root / "sys/class/net" / nic.netdev
+        values |= {folder / "carrier": str(int(up)), folder / "operstate": "up" if up else "down"}
+    for path, value in values.items():
+        path.write_text(f"{value}\n", encoding="ascii")
+
+
+class _Layer:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.files = FakeFiles()
+        for folder in ("bus/pci/devices", "class/infiniband", "class/net", "devices/system/node"):
+            self.files.folder(f"sys/{folder}")
+
+    def gpu(self, gpu: FakeGpu) -> None:
+        device = self._device(gpu.path, gpu.numa, gpu.kind, gpu.vendor, gpu.device)
+        self.files.put(device, _link(gpu.width))
+
+    def nic(self, nic: FakeNic) -> None:
+        kind = _INFINIBAND if nic.layer == "InfiniBand" else _ETHERNET
+        device = self._device(nic.path, nic.numa, kind, nic.vendor, nic.device)
+        self.files.put(device, {**_link(nic.lanes), "sriov_numvfs": "0"})
+        if nic.rdma:
+            self._rdma(nic, device)
+        if nic.netdev:
+            self._net(nic, device)
+
+    def _device(self, path: tuple[str, ...], numa: int, kind: int, vendor: int, number: int) -> str:
+        folder = f"sys/devices/{path[0]}"
+        for address in path[1:]:
+            folder = f"{folder}/{address}"
+            if not self.files.folder(folder):
+                self.files.link(f"sys/bus/pci/devices/{address}", f"../../../{folder.removeprefix('sys/')}")
+                width = 8 if address == self._machine.narrow_bridge else 16
+                ids = {"class": f"0x{_BRIDGE:06x}", "vendor": "0x1000", "device": "0xc030", "numa_node": str(numa)}
+                self.files.put(folder, {**ids, **_link(width)})
+        group = int(path[-1].split(":")[1], 16)
+        self.files.link(f"{folder}/iommu_group", "../" * (len(path) + 1) + f"kernel/iommu_groups/{group}")
+        ids = {"class": f"0x{kind:06x}", "vendor": f"0x{vendor:04x}", "device": f"0x{number:04x}"}
+        self.files.put(folder, {**ids, "numa_node": str(numa)})
+        return folder
+
+    def _rdma(self, nic: FakeNic, device: str) -> None:
+        folder = f"{device}/infiniband/{nic.rdma}"
+        port = f"{folder}/ports/1"
+        self._enter("infiniband", folder, device)
+        half = nic.guid
+        words = ":".join(half[at : at + 4] for at in range(0, 16, 4))
+        self.files.put(
+            folder, {"node_guid": words, "sys_image_guid": words, "fw_ver": "28.43.2026", "hca_type": "MT4129"}
+        )
+        ethernet = nic.layer == "Ethernet"
+        rate = f"{nic.gbps:g} Gb/sec ({nic.width}X {nic.speed})"
+        values = {
+            "state": _state(up=nic.up),
+            "phys_state": _physical(up=nic.up),
+            "link_layer": nic.layer,
+            "rate": rate if nic.up else "2.5 Gb/sec (1X SDR)",
+            "lid": "0x0" if ethernet or not nic.up else hex(0x100 + nic.number),
+            "sm_lid": "0x0" if ethernet else "0x1",
+        }
+        self.files.put(port, values)
+        address = (
+            f"0000:0000:0000:0000:0000:ffff:0a00:{nic.number + 1:04x}" if ethernet else f"fe80:0000:0000:0000:{words}"
+        )
+        self.files.put(f"{port}/gids", {"0": address, "1": "0000:0000:0000:0000:0000:0000:0000:0000"})
+        self.files.put(f"{port}/gid_attrs/types", {"0": "RoCE v2" if ethernet else "IB"})
+        self.files.put(f"{port}/gid_attrs/ndevs", {"0": nic.netdev})
+        self.files.put(f"{port}/counters", {name: str(nic.counters.get(name, 0)) for name in COUNTERS})
+        self.files.put(
+            f"{port}/hw_counters", {name: str(nic.counters.get(name, 0)) for name in (*HW_COUNTERS, "lifespan")}
+        )
+
+    def _net(self, nic: FakeNic, device: str) -> None:
+        folder = f"{device}/net/{nic.netdev}"
+        self._enter("net", folder, device)
+        values = {
+            "address": nic.mac,
+            "carrier": str(int(nic.up)),
+            "operstate": "up" if nic.up else "down",
+            "mtu": "4092" if nic.layer == "InfiniBand" else "9000",
+            "type": "32" if nic.layer == "InfiniBand" else "1",
+            "dev_port": "0",
+            "carrier_down_count": "0",
+            "speed": str(int(nic.gbps * 1000)) if nic.up else "-1",
+        }
+        self.files.put(folder, values)
+        self.files.put(f"{folder}/statistics", dict.fromkeys(("rx_bytes", "tx_bytes", "rx_errors", "tx_errors"), "0"))
+
+    def _enter(self, kind: str, folder: str, device: str) -> None:
+        name = folder.rpartition("/")[2]
+        self.files.link(f"{folder}/device", f"../../../{device.rpartition('/')[2]}")
+        self.files.link(f"sys/class/{kind}/{name}", f"../../{folder.removeprefix('sys/')}")
+
+    def nodes(self) -> None:
+        for number, cpus in enumerate(self._machine.cpus):
+            folder = f"sys/devices/system/node/node{number}"
+            memory = f"Node {number} MemTotal:       1056469876 kB\nNode {number} MemFree:        104857600 kB"
+            self.files.put(folder, {"cpulist": cpus, "meminfo": memory})
+
+    def routes(self) -> None:
+        lines = ["Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"]
+        for nic in self._machine.nics:
+            if nic.default_route:
+                lines.append(f"{nic.netdev}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0")
+        self.files.put("proc/net", {"route": "\n".join(lines)})
+
+
+def _state(*, up: bool) -> str:
+    return "4: ACTIVE" if up else "1: DOWN"
+
+
+def _physical(*, up: bool) -> str:
+    return "5: LinkUp" if up else "2: Polling"
+
+
+def _link(width: int) -> dict[str, str]:
+    return {
+        "current_link_speed": _GENERATION,
+        "max_link_speed": _GENERATION,
+        "current_link_width": str(width),
+        "max_link_width": "16",
+    }
