@@ -7,13 +7,14 @@ nobody asks for, and nobody is shown what has changed since. While no events com
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
 
 from stokerd.containers.inventory_model import Picture
-from stokerd.errors import RuntimeFailure, RuntimeUnavailable
-from stokerd.runtime.pod_types import ContainerEvent, Pod
+from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
+from stokerd.runtime.pod_types import Container, ContainerEvent, Pod
 from stokerd.runtime.protocol import Runtime
 
 _log = structlog.get_logger("containers")
@@ -57,9 +58,22 @@ class Inventory:
 
     async def find_pod(self, name: str, namespace: str = "") -> tuple[Pod, Picture]:
         """Return the pod meant by *name*; the containers of the picture may have changed since. NotFound, Conflict."""
-        current = self._flowing and self._runtime.ready and not self._all_stale
-        picture = self._picture if current else await self.picture()
+        if self._flowing and self._runtime.ready and not self._all_stale:
+            with contextlib.suppress(NotFound):
+                return self._picture.find_pod(name, namespace), self._picture
+            self.suspect()  # whoever has just made it may be quicker than its event
+        picture = await self.picture()
         return picture.find_pod(name, namespace), picture
+
+    async def find_container(self, name: str) -> tuple[Container, Picture]:
+        """Return the container meant by *name*, as `find_pod` does."""
+        picture = await self.picture()
+        try:
+            return picture.find_container(name), picture
+        except NotFound:
+            self.suspect()
+            picture = await self.picture()
+            return picture.find_container(name), picture
 
     def suspect(self) -> None:
         """Have everything listed anew when it is asked for next."""

@@ -165,8 +165,8 @@ class ContainersService:
         return [views.pod(picture, each) for each in picture.pods]
 
     async def pod(self, name: str) -> api.PodDetail:
+        found, _ = await self._inventory.find_pod(name)
         picture = await self._inventory.picture()
-        found = picture.find_pod(name)
         status = await self._parts.runtime.pods.status(found.id)
         if status is None:
             raise NotFound(f"the pod {name!r} went away this moment", hint="`stoker pods` lists those that are there")
@@ -177,8 +177,7 @@ class ContainersService:
         return [views.container(picture, each) for each in picture.containers]
 
     async def container(self, name: str) -> api.ContainerDetail:
-        picture = await self._inventory.picture()
-        found = picture.find_container(name)
+        found, picture = await self._inventory.find_container(name)
         status = await self._parts.runtime.containers.status(found.id)
         if status is None:
             raise NotFound(
@@ -209,7 +208,7 @@ class ContainersService:
         # Whoever asked may hang up now: what is in the journal is carried out all the same.
         task = asyncio.create_task(self._admit(job), name=f"containers: admit {job.id}")
         self._admissions.add(task)
-        task.add_done_callback(self._admissions.discard)
+        task.add_done_callback(self._admitted)
         await asyncio.shield(task)
         _log.info(
             "recreating", request=job.id, pod=f"{job.row.namespace}/{job.row.pod}", containers=list(intake.current)
@@ -219,6 +218,11 @@ class ContainersService:
     async def _admit(self, job: Job) -> None:
         await self._book.accept(job)
         self._lanes.enter(job)
+
+    def _admitted(self, task: asyncio.Task[None]) -> None:
+        self._admissions.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("a request was not taken up", why=str(task.exception()))
 
     async def _same(self, name: str, namespace: str, digest: str, *, resolved: bool) -> Job | None:
         """Return the request of that name and content, None when there is none; Conflict: of another content."""
