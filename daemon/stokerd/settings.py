@@ -170,10 +170,10 @@ def _default_docker_configs() -> tuple[Path, ...]:
 class CredentialSettings:
     """``[credentials]``: where registry credentials come from."""
 
-    docker_configs: tuple[Path, ...] = field(default_factory=_default_docker_configs)
+    docker_configs: Annotated[tuple[Path, ...], LIVE] = field(default_factory=_default_docker_configs)
     """Docker config files (config.json or .dockerconfigjson), read again when they change."""
 
-    helper_timeout: PositiveSeconds = 10.0
+    helper_timeout: Annotated[PositiveSeconds, LIVE] = 10.0
     """Deadline of one call to a docker credential helper."""
 
 

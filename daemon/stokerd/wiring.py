@@ -122,6 +122,7 @@ async def compose(
         lambda new: log.configure(new.daemon),
         lambda new: images.apply(new.images),
         lambda new: pods.apply(new.containers),
+        lambda new: keyring.apply(new.credentials.docker_configs, helper_timeout=new.credentials.helper_timeout),
     )
     control = Control(
         reload=reloader.reload,

@@ -68,6 +68,11 @@ class Keyring:
         self._answers: dict[HelperCall, _Answer] = {}
         self._locks: weakref.WeakValueDictionary[HelperCall, asyncio.Lock] = weakref.WeakValueDictionary()
 
+    def apply(self, paths: Sequence[Path], *, helper_timeout: float) -> None:
+        """Let other files, and another deadline of helpers, hold from the next lookup on."""
+        self._paths = tuple(paths)
+        self._helper_timeout = helper_timeout
+
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong with files and helpers, as of the last lookup: one line for each."""
@@ -82,9 +87,8 @@ class Keyring:
         Each group has the most specific first. "Anonymous" is not among them; callers try it last. A file or a
         helper that fails is left out and told in ``problems``; nothing is raised.
         """
-        await self._refresh()
-        configs = [self._files[path].config for path in self._paths]
-        found = select(configs, reference)
+        files = await self._refresh()
+        found = select([file.config for file in files.values()], reference)
         calls = dict.fromkeys(item for item in found if isinstance(item, HelperCall))
         async with asyncio.TaskGroup() as group:
             tasks = {call: group.create_task(self._ask(call)) for call in calls}
@@ -96,10 +100,11 @@ class Keyring:
                 unique.setdefault(credential.secret, credential)
         return tuple(unique.values())
 
-    async def _refresh(self) -> None:
-        known = dict(self._files)
+    async def _refresh(self) -> dict[Path, _File]:
+        known, paths = dict(self._files), self._paths
         # In a thread: a configuration file may lie on a file system that hangs.
-        self._files = await asyncio.to_thread(lambda: {path: _load(path, known.get(path)) for path in self._paths})
+        self._files = await asyncio.to_thread(lambda: {path: _load(path, known.get(path)) for path in paths})
+        return self._files
 
     async def _ask(self, call: HelperCall) -> Credential | None:
         lock = self._locks.setdefault(call, asyncio.Lock())

@@ -75,6 +75,20 @@ async def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monk
     assert await users(keyring) == ["one"]
 
 
+async def test_other_files_hold_from_the_next_lookup_on(tmp_path: Path) -> None:
+    first = write_config(tmp_path / "a", {"auths": {"quay.io": auth("a")}})
+    second = write_config(tmp_path / "b", {"auths": {"quay.io": auth("b")}})
+    keyring = Keyring([first])
+    assert await users(keyring) == ["a"]
+    looking = [asyncio.create_task(users(keyring)) for _ in range(3)]
+    await asyncio.sleep(0)
+    keyring.apply([second, first], helper_timeout=1.0)
+    assert [await task for task in looking] == [["a"]] * 3
+    assert await users(keyring) == ["b", "a"]
+    keyring.apply([], helper_timeout=1.0)
+    assert await users(keyring) == []
+
+
 async def test_files_count_in_their_order_and_the_request_before_them(tmp_path: Path) -> None:
     first = write_config(tmp_path / "a", {"auths": {"quay.io": auth("a"), "quay.io/team": auth("a-team")}})
     second = write_config(tmp_path / "b", {"auths": {"quay.io": auth("b"), "quay.io/": auth("a")}})
