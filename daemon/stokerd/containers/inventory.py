@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from stokerd.containers.cancelling import heed_cancellation
 from stokerd.containers.inventory_model import Picture
 from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.pod_types import Container, ContainerEvent, Pod
@@ -166,4 +167,5 @@ class Inventory:
             try:
                 await self.picture()
             except RuntimeFailure as error:
+                heed_cancellation()
                 _log.debug("pods could not be listed", why=error.message)

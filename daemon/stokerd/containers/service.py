@@ -13,6 +13,7 @@ import structlog
 from stoker.objects import containers as api
 from stokerd.containers import checks, preview, views
 from stokerd.containers.book import Book
+from stokerd.containers.cancelling import heed_cancellation
 from stokerd.containers.clock import Clock
 from stokerd.containers.hands import Hands, Warmer, detailed
 from stokerd.containers.intake import Desk, Intake
@@ -119,6 +120,7 @@ class ContainersService:
             try:
                 await self._sweeper.sweep_all()
             except RuntimeFailure as error:
+                heed_cancellation()
                 if self._parts.runtime.ready and not failing:
                     failing = True
                     _log.warning("leftovers of requests could not be gone through; trying again", why=error.message)
