@@ -188,6 +188,6 @@ async def live(directory: Path, seed: int) -> None:
         await house.stop()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_life(tmp_path: Path, seed: int) -> None:
     run_virtual(live(tmp_path, seed))
