@@ -87,18 +87,26 @@ def nearest(place: Place, others: Mapping[str, Place], *, numa_nodes: int = 2) -
 
 
 def rails(nics: Mapping[str, Place], gpus: Sequence[Place], *, numa_nodes: int = 2) -> dict[str, int]:
-    """Return the rail of each of the (compute) *nics*: their order by the first GPU that they serve, then by address.
+    """Return the rail of each of the (compute) *nics*; functions of one device (its ports) share one.
 
-    Where each GPU has its own NIC, a NIC's rail is its GPU's index. NICs of one device (its ports) share a rail.
+    Where each GPU has its own NIC, a NIC's rail is its GPU's index, so that a NIC that is missing moves no other. Where
+    NICs and GPUs form groups (two of each behind a switch), a group's rails follow those of the groups before it.
     """
     by_name = {str(index): gpu for index, gpu in enumerate(gpus)}
-
-    def key(name: str) -> tuple[int, str]:
-        served = nearest(nics[name], by_name, numa_nodes=numa_nodes).names
-        return (min((int(index) for index in served), default=len(gpus)), _device(nics[name]))
-
-    ordered: list[tuple[int, str]] = sorted({key(name) for name in nics})
-    return {name: ordered.index(key(name)) for name in nics}
+    served = {
+        name: tuple(int(index) for index in nearest(place, by_name, numa_nodes=numa_nodes).names)
+        for name, place in nics.items()
+    }
+    groups: dict[tuple[int, ...], set[str]] = {}
+    for name, group in served.items():
+        groups.setdefault(group, set()).add(_device(nics[name]))
+    most = max((len(devices) for group, devices in groups.items() if group), default=1)
+    size = max((len(group) for group in groups), default=1) or 1
+    rail_of = {}
+    for name, group in served.items():
+        first = min(group, default=len(gpus))  # far from all GPUs: behind all others
+        rail_of[name] = first * most // size + sorted(groups[group]).index(_device(nics[name]))
+    return rail_of
 
 
 def _device(place: Place) -> str:

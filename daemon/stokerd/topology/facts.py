@@ -20,6 +20,17 @@ from stokerd.topology.neighbours import Neighbour
 from stokerd.topology.rdma_values import Rate
 
 GPU_VENDORS: Mapping[int, str] = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x1DA3: "habana"}
+MODELS: Mapping[tuple[int, int], str] = {
+    (0x1002, 0x7408): "AMD Instinct MI250X",
+    (0x1002, 0x740C): "AMD Instinct MI250X",
+    (0x1002, 0x740F): "AMD Instinct MI210",
+    (0x1002, 0x74A0): "AMD Instinct MI300A",
+    (0x1002, 0x74A1): "AMD Instinct MI300X",
+    (0x1002, 0x74A5): "AMD Instinct MI325X",
+    (0x1002, 0x75A0): "AMD Instinct MI350X",
+}
+"""GPUs whose driver is not asked, by vendor and device."""
+
 _DISPLAY, _ACCELERATOR, _NETWORK = 0x03, 0x12, 0x02
 _VGA = 0x0300
 _NUMBERS = re.compile(r"(\d{1,9})")

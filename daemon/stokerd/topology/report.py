@@ -26,7 +26,7 @@ from stokerd.topology.addresses import PcieLink, generation_speed
 from stokerd.topology.classes import Decision
 from stokerd.topology.distances import Place, distance, nearest
 from stokerd.topology.fabric import Fabric, FabricLink, FabricNode
-from stokerd.topology.facts import Observation, PciDevice, SourceReport
+from stokerd.topology.facts import MODELS, Observation, PciDevice, SourceReport
 from stokerd.topology.findings import findings
 from stokerd.topology.foreign import Unread, plain
 from stokerd.topology.inventory import GpuItem, Inventory, NicItem, PortItem, readings, take, vendor_of
@@ -104,14 +104,14 @@ class _Builder:
             if nic.rdma is not None and nic.pci is not None and not nic.pci.virtual_of
         }
         near = nearest(gpu.pci.place, rdma, numa_nodes=self._inventory.numa_nodes)
-        fabric = driver.fabric
+        fabric, ids = driver.fabric, (gpu.pci.vendor, gpu.pci.device)
         return Gpu(
             source=self._seen.gpu_source if gpu.driver is not None else "sysfs.pci",
             since=self._now,
             name=gpu.name,
             index=gpu.index,
             pcie=_pcie(gpu.pci, driver),
-            model=driver.model or f"{gpu.pci.vendor:04x}:{gpu.pci.device:04x}",
+            model=driver.model or MODELS.get(ids) or f"{ids[0]:04x}:{ids[1]:04x}",
             vendor=vendor_of(gpu),
             uuid=driver.uuid,
             memory_bytes=driver.memory_bytes,

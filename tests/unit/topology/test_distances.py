@@ -95,6 +95,20 @@ def test_rails_follow_the_gpus() -> None:
     nics = {"z": behind(10, 1), "b": behind(30, 1), "a": behind(20, 1, 0), "a2": behind(20, 1, 1)}
     assert rails(nics, gpus) == {"z": 0, "a": 1, "a2": 1, "b": 2}
     assert rails({}, gpus) == {}
+    assert rails({"b": behind(30, 1)}, gpus) == {"b": 2}  # one that is missing moves no other
+
+
+def test_rails_of_groups() -> None:
+    def behind(bus: int, slot: int) -> Place:
+        return Place((f"pci0000:{bus}", f"0000:{bus}:01.0", f"0000:{bus + 1}:00.0", f"0000:{bus + 2}:0{slot}.0",
+                      f"0000:{bus + 3 + slot}:00.0"), 0)  # fmt: skip
+
+    shared = [behind(10, 0), behind(10, 1), behind(20, 0), behind(20, 1)]
+    two_of_each = {"a": behind(10, 2), "b": behind(10, 3), "c": behind(20, 2), "d": behind(20, 3)}
+    assert rails(two_of_each, shared) == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert rails({"a": behind(10, 2), "c": behind(20, 2)}, shared) == {"a": 0, "c": 1}
+    single = [behind(10, 0), behind(20, 0)]
+    assert rails(two_of_each, single) == {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
 def test_the_nearest_of_others() -> None:
