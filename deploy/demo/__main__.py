@@ -65,6 +65,7 @@ def _set_up(scene: Scene, story: Story) -> None:
     with story.stage("A fresh node: containerd, runc, CNI in a root of their own, and a registry") as stage:
         scene.registry.start()
         scene.node.start()
+        scene.node.expose(scene.registry.port)
         scene.node.hosts(scene.registry.address)
         stage.outcome = scene.node.ctr("version").stdout.split("Server:")[-1].split("Version:")[-1].split()[0]
         stage.outcome = f"containerd {stage.outcome}"
@@ -104,6 +105,7 @@ async def _survive(scene: Scene, story: Story) -> None:
         image = await asyncio.to_thread(build, spec)
         pushed = await asyncio.to_thread(scene.registry.push, "ai/weights", image)
         async with FaultProxy(scene.registry.address) as proxy:
+            scene.node.expose(proxy.port)
             scene.node.hosts(proxy.address)
             proxy.rule(Trickle(24 * MIB), path="/blobs/")
             name = f"{proxy.address}/ai/weights:v1"

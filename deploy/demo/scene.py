@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.rig.images import ImageSpec, build
 from tests.rig.layers import LayerSpec
-from tests.rig.node import Node, NodeOptions
+from tests.rig.node import Node
 from tests.rig.registry import Registry
 from tests.rig.stokerd import Stokerd
 
@@ -98,7 +98,7 @@ def make_scene(workdir: Path) -> Scene:
     """Prepare, but do not start, everything in *workdir*."""
     workdir.mkdir(parents=True, exist_ok=True)
     registry = Registry("demo-registry", workdir=workdir)
-    node = Node("demo", "forky", workdir=workdir, options=NodeOptions(network="host"))
+    node = Node("demo", "forky", workdir=workdir)
     settings = {"images": {"disk_reserve": "256MiB", "disk_floor": "128MiB"}, "daemon": {"log_level": "info"}}
     return Scene(registry, node, Stokerd(node, workdir / "stokerd", settings=settings))
 
