@@ -120,7 +120,7 @@ class PortHealth(Fact):
     state: HealthState
     reasons: list[str] = field(default_factory=list)
     flaps: int = 0
-    """Times that the link was lost, as of the last change of state."""
+    """Times that the link was lost; while it is flapping, as of when that began."""
 
 
 class NicPort(Fact):

@@ -112,7 +112,7 @@ def observe(memory: PortHealth, found: PortReading, now: float, rules: HealthRul
         state=state,
         reasons=reasons,
         since=now if changed else memory.since,
-        flaps=total if changed else memory.flaps,
+        flaps=memory.flaps if flapping and FLAPPING in memory.reasons else total,
         down_since=now if went_down else memory.down_since if found.up is False else None,
         losses=total,
         recent=recent,

@@ -69,6 +69,8 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
             yield from _leaves(inner, str(key), depth + 1)
     elif isinstance(value, list) and all(isinstance(item, str) for item in value):
         yield name, "/".join(value[:8])
+    elif isinstance(value, list):
+        yield "", ""  # of several objects, it cannot be said which is meant
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield name, str(value)
 

@@ -146,7 +146,7 @@ class _Builder:
             since=self._now,
             name=nic.name,
             use=nic.decision.use,
-            use_reason=nic.decision.reason if nic.ports else "no driver has taken it",
+            use_reason=nic.decision.reason if nic.ports else "it has no network or RDMA device on this node",
             pcie=_pcie(nic.pci) if nic.pci is not None else None,
             rdma=nic.rdma is not None,
             model=nic.rdma.model if nic.rdma is not None else "",

@@ -61,6 +61,7 @@ def test_losses_too_short_to_be_seen_are_counted_by_the_device() -> None:
         (30, PortReading(up=True, downs=0)),  # the driver was loaded anew
     )
     assert [state.losses for state in states] == [0, 2, 3, 3]
+    assert [state.flaps for state in states] == [0, 2, 3, 3]
     assert states[2].reasons == (FLAPPING,)
 
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import tarfile
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from stokerd.topology.facts import Hardware, natural
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stokerd.topology.facts import Hardware, Observation, natural
 from stokerd.topology.read_hardware import read_hardware, read_with
 from stokerd.topology.read_network import read_rdma
+from stokerd.topology.report import build
 from stokerd.topology.sysfs import Sysfs
 from tests.rig.hardware.files import FakeFiles, MemorySysfs
-from tests.rig.hardware.machines import Machine, gb200, h100, mi300
+from tests.rig.hardware.machines import Machine, cpu_node, gb200, h100, mi300
 from tests.rig.hardware.tree import files_of, lay_out, port_folder, set_link
 from tests.unit.topology.captures import capture_path
+from tests.unit.topology.nodes import THEN
+
+LATER = THEN + timedelta(minutes=5)
 
 
 def test_a_real_capture_is_read(tmp_path: Path) -> None:
@@ -162,3 +171,31 @@ def test_what_may_not_be_read_is_counted() -> None:
 
 def test_numbers_in_names_count() -> None:
     assert sorted(["mlx5_10", "mlx5_2", "eth0", "mlx5_1"], key=natural) == ["eth0", "mlx5_1", "mlx5_2", "mlx5_10"]
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_whatever_the_files_hold_there_is_a_report(data: st.DataObject) -> None:
+    """Drivers write what they like: the report is there, small, and the same when it is made again."""
+    files = files_of(data.draw(st.sampled_from([gb200, cpu_node]))())
+    paths = [path for path in paths_of(files) if data.draw(st.integers(0, 9)) == 0]
+    junk = st.sampled_from(
+        ["", "-1", "99999999999999999999", "0x", "Unknown", "N/A", "\x00\xff", "4: ACTIVE", "a" * 5000]
+    )
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        files.put(folder, {name: data.draw(junk)})
+    hardware = read_with(lambda: MemorySysfs(files))
+    report = build(Observation("node", hardware), THEN)
+    assert len(msgspec.json.encode(report)) <= 64 << 10
+    assert build(Observation("node", hardware), LATER, report) is report
+
+
+def paths_of(files: FakeFiles) -> list[str]:
+    def walk(path: str) -> list[str]:
+        node = files.find(path, follow=False)
+        if isinstance(node, dict):
+            return [found for name in sorted(node) for found in walk(f"{path}/{name}")]
+        return [path] if isinstance(node, str) else []
+
+    return walk("sys/devices")
