@@ -1,0 +1,68 @@
+"""What can go wrong with checkpoints, beyond what the runtime says."""
+
+from __future__ import annotations
+
+from stokerd.errors import StokerError
+
+
+class CheckpointError(StokerError):
+    """A checkpoint could not be made, read or removed."""
+
+    reason = "CheckpointFailed"
+
+
+class CheckpointRefused(CheckpointError):
+    """What runs there cannot be checkpointed as it is; ``causes`` has one line for each obstacle."""
+
+    reason = "CheckpointRefused"
+
+    def __init__(self, message: str, *, causes: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.causes = causes
+
+
+class CriuCrashed(CheckpointError):
+    """CRIU itself died, which says nothing about what it was to dump."""
+
+    reason = "CriuCrashed"
+
+
+class CheckpointNoSpace(CheckpointError):
+    """The file system for checkpoints, or the one for snapshots, is full (bytes or inodes)."""
+
+    reason = "CheckpointNoSpace"
+    retryable = True
+
+
+class CheckpointTimeout(CheckpointError):
+    """The checkpoint was not complete within its time; the container runs on."""
+
+    reason = "CheckpointTimeout"
+    retryable = True
+
+
+class CheckpointDamaged(CheckpointError):
+    """What is on the disk is not what was written; ``problems`` has one line for each difference."""
+
+    reason = "CheckpointDamaged"
+
+    def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
+
+
+class TreeUnsupported(CheckpointError):
+    """A file tree holds something that this way of copying cannot take; ``path`` says where, ``what`` names it."""
+
+    reason = "TreeUnsupported"
+
+    def __init__(self, what: str, path: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{path}: {what}", hint=hint)
+        self.what = what
+        self.path = path
+
+
+class Stopped(CheckpointError):
+    """Somebody asked a copy to stop."""
+
+    reason = "Stopped"
