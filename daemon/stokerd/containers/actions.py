@@ -26,11 +26,13 @@ class Warm(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create a container beside the old one, without starting it."""
+    """Create a container beside the old one, without starting it. ``source``: it is what this one was to be, which
+    could not be started through no fault of its own."""
 
     target: str
     role: Role
     attempt: int
+    source: str = ""
 
 
 class Commit(msgspec.Struct, frozen=True):

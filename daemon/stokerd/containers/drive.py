@@ -64,6 +64,7 @@ class Drive:
         """Containers of which more is known than the look that is under way can see."""
         self._suspicious = False
         """Something went wrong, or happened, while the look that is under way was taken."""
+        self._since = clock.time()
         self.up = True
         self.parking = False
 
@@ -71,6 +72,8 @@ class Drive:
 
     def poke(self, *, up: bool) -> None:
         """Decide again: the runtime has come or gone, or the request was cancelled."""
+        if up and not self.up:
+            self._since = self._clock.time()
         self.up = up
         self._wake.set()
 
@@ -124,6 +127,7 @@ class Drive:
             spec=self._job.spec,
             started_at=row.started_at if row.started_at is not None else row.created_at,
             deadline_at=row.deadline_at,
+            since=self._since,
             cancelled=row.cancelled,
             up=self.up,
             parking=self.parking,

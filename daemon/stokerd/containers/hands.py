@@ -132,12 +132,15 @@ class Hands:
         if material is None or pod is None:
             raise RuntimeNotFound("the container that it was to be made from is gone")
         target = job.target(action.target)
-        new = action.role == "new"
+        source = await self._runtime.containers.status(action.source) if action.source else None
+        if action.source and source is None:
+            raise RuntimeNotFound("the container that it was to take the place of is gone")
+        changed = action.role == "new" and source is None
         blueprint = renewed(
-            material.status.blueprint,
+            (source or material.status).blueprint,
             attempt=action.attempt,
-            image=(target.spec.image or None) if new else None,
-            env=_environment(job, action.target) if new else None,
+            image=(target.spec.image or None) if changed else None,
+            env=_environment(job, action.target) if changed else None,
             labels={REQUEST_LABEL: job.id, ROLE_LABEL: action.role},
         )
         return Result(container=await self._runtime.containers.create(job.row.pod_id, blueprint, pod.blueprint))

@@ -53,8 +53,9 @@ class Spec(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True):
     """A request at this moment.
 
-    ``up``: the runtime answers. ``parking``: stokerd is on its way down, and touches nothing new. ``heirs``: containers
-    that earlier requests on this pod have brought about.
+    ``since``: from then on neither stokerd nor the runtime was away. ``up``: the runtime answers. ``parking``: stokerd
+    is on its way down, and touches nothing new. ``heirs``: containers that earlier requests on this pod have brought
+    about.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Ask(msgspec.Struct, frozen=True):
     spec: Spec
     started_at: float
     deadline_at: float
+    since: float = 0.0
     cancelled: bool = False
     up: bool = True
     parking: bool = False

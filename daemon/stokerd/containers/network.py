@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 
 from stokerd.containers.hooks import HttpHook
@@ -23,7 +24,7 @@ async def connects(host: str, port: int, *, timeout: float) -> str:
     except TimeoutError:
         return f"port {port} did not answer within {timeout:g} s"
     except OSError as error:
-        return f"port {port}: {error.strerror or 'cannot be reached'}"
+        return f"port {port}: {_why(error)}"
     await _close(writer)
     return ""
 
@@ -38,7 +39,7 @@ async def get(host: str, hook: HttpHook, *, timeout: float) -> str:
     except ssl.SSLError as error:
         return f"port {hook.port}: TLS failed ({error.reason or 'no reason given'})"
     except OSError as error:
-        return f"port {hook.port}: {error.strerror or 'the connection broke'}"
+        return f"port {hook.port}: {_why(error)}"
 
 
 async def _get(host: str, hook: HttpHook) -> str:
@@ -59,6 +60,10 @@ async def _get(host: str, hook: HttpHook) -> str:
         return "" if 200 <= int(status) < 400 else f"it was answered with status {status}"
     finally:
         await _close(writer)
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else "the connection broke"
 
 
 def _request(host: str, hook: HttpHook) -> bytes:

@@ -27,6 +27,7 @@ from stokerd.containers.scene import MAX_FAILURES
 from stokerd.errors import (
     JournalError,
     RuntimeAlreadyExists,
+    RuntimeBusy,
     RuntimeInvalid,
     RuntimeNotFound,
     RuntimeTimeout,
@@ -35,6 +36,8 @@ from stokerd.errors import (
 )
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MOST_WAITS = 30
+"""How often the end of what the runtime is doing is waited for: two minutes, with these pauses."""
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -139,7 +142,8 @@ def _container_changed(
             made = Seen(result.container, target.name, attempt, "created", now, target.row.request, role)
             row = replace(target.row, new_id=made.id, new_attempt=attempt) if role == "new" else target.row
             returns = target.effort.returns + (role == "back")
-            return _done(replace(target, row=row), returns=returns), _put(sight, made)
+            refused = None if role == "new" else target.effort.refused
+            return _done(replace(target, row=row), returns=returns, refused=refused), _put(sight, made)
         case Stop(container=container):
             return _stopped(target, sight, container, now)
         case Start(container=container):
@@ -227,6 +231,8 @@ def _checked(target: Target, result: Result, now: float) -> Target:
 
 def _failed(target: Target, sight: Sight, action: Action, error: StokerError, now: float) -> tuple[Target, Sight]:
     stale = replace(sight, at=NEVER)
+    if isinstance(error, RuntimeBusy) and target.effort.tries < _MOST_WAITS:
+        return _again(target, now, error), stale
     match action:
         case Warm(restore=restore):
             return _not_warmed(target, restore, error, now), sight

@@ -28,6 +28,9 @@ from stokerd.containers.model import ROLES, Seen, Target, next_attempt, ours
 from stokerd.containers.proving import Unfit, ending, prove
 from stokerd.containers.scene import MAX_FAILURES, MIN_STOP, Scene, Step, drop, failed, given_up, stop_grace
 
+START_ERROR = "StartError"
+"""What containerd's CRI gives as the reason of a container that has exited without ever having run."""
+
 
 def swap(scene: Scene, target: Target) -> Step:
     old = scene.sight.find(target.row.old_id)
@@ -49,7 +52,7 @@ def swap(scene: Scene, target: Target) -> Step:
     if old is not None and old.alive:
         return Stop(target.name, old.id, stop_grace(scene, target))  # two never stay
     if new.state == "exited":
-        return _fell(target, new)
+        return _fell(scene, target, new)
     if new.state == "unknown":
         return Stop(target.name, new.id, target.effort.grace)
     return _prove(scene, target, new)
@@ -176,10 +179,25 @@ def _take_over(scene: Scene, target: Target, old: Seen | None, new: Seen) -> Ste
     if not target.committed:
         return Commit(target.name)  # nothing runs: whatever was to end the request, this container is not left dead
     if target.effort.refused is not None:
-        return Blame(target.name, f"the new container could not be started: {target.effort.refused[1]}")
+        return _afresh(scene, target, new) or Blame(target.name, _not_started(target.effort.refused[1]))
     if target.effort.failures >= MAX_FAILURES:
-        return Blame(target.name, f"the new container could not be started: {target.effort.remark}")
+        return _afresh(scene, target, new) or Blame(target.name, _not_started(target.effort.remark))
     return Start(target.name, new.id)
+
+
+def _afresh(scene: Scene, target: Target, new: Seen) -> Create | None:
+    """Return what makes the new container once more, where it is not to blame for not having started.
+
+    A stokerd that is killed takes its call with it, and the container is left as one that could not be started; a
+    containerd that is killed loses the pipes of a container that was created, and cannot start it afterwards.
+    """
+    if new.created_at >= scene.ask.since:
+        return None
+    return Create(target.name, "new", next_attempt(scene.sight, target), source=new.id)
+
+
+def _not_started(why: str) -> str:
+    return f"the new container could not be started: {why}"
 
 
 def _stop(scene: Scene, target: Target, old: Seen) -> Step:
@@ -233,12 +251,16 @@ def _prove(scene: Scene, target: Target, new: Seen) -> Step:
     )
 
 
-def _fell(target: Target, new: Seen) -> Step:
+def _fell(scene: Scene, target: Target, new: Seen) -> Step:
     """The new one has ended."""
     if target.effort.refused is not None:
-        return Blame(target.name, f"the new container could not be started: {target.effort.refused[1]}")
+        return _afresh(scene, target, new) or Blame(target.name, _not_started(target.effort.refused[1]))
     if new.exit_code is None:
         return Examine(target.name, new.id)
+    if new.reason == START_ERROR:
+        again = _afresh(scene, target, new)
+        if again is not None:
+            return again
     return Blame(target.name, f"the new container {ending(new)}")
 
 

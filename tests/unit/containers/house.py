@@ -75,6 +75,8 @@ class Watch:
         self.asked: set[str] = set()
         """Containers that may be stopped: targets of requests."""
         self.forbidden: list[str] = []
+        self.wanted: Callable[[], set[str]] = set
+        """Those of requests that the daemon knows, should whoever asked have hung up."""
         self.before: Callable[[str], None] = lambda call: None
         self.after: Callable[[str], None] = lambda call: None
 
@@ -110,12 +112,15 @@ class Watch:
         return ""
 
     def _check_stop(self, container: MemoryContainer) -> str:
-        return "" if self._ours(container) or container.id in self.asked else "nobody asked for it"
+        return "" if self._ours(container) or self._asked(container) else "nobody asked for it"
+
+    def _asked(self, container: MemoryContainer) -> bool:
+        return container.id in self.asked or container.id in self.wanted()
 
     def _check_remove(self, container: MemoryContainer) -> str:
         if container.state not in {"created", "exited"}:
             return f"it is {container.state}"
-        if not self._ours(container) and container.id not in self.asked:
+        if not self._ours(container) and not self._asked(container):
             return "nobody asked for it"
         if container.state == "created":
             return "" if self._ours(container) else "it is not ours"
@@ -175,7 +180,7 @@ class Link:
 
     @property
     def containers(self) -> WatchedContainers:
-        assert self.there().containers  # raises while there is no connection
+        _ = self.there().containers  # raises while there is no connection
         return self._containers
 
     def there(self) -> MemoryRuntime:
@@ -299,10 +304,14 @@ class House:
         self.warmer = PullWarmer(self.link)
         parts = Parts(self.link, self.journal, self.warmer, self.clock, ContainerMetrics(self.registry), SALT)
         self.service = ContainersService(parts, self.settings)
+        self.watch.wanted = self._wanted
         await self.service.load()
         if run:
             self.run()
         return self.service
+
+    def _wanted(self) -> set[str]:
+        return {each.row.old_id for job in self.service._book.jobs for each in job.targets}
 
     def run(self) -> None:
         self._task = asyncio.create_task(self.service.run(), name="containers")
@@ -465,4 +474,4 @@ async def events_of(stream: AsyncIterator[api.RecreateEvent]) -> list[api.Recrea
     return [event.recreate async for event in stream]
 
 
-_: type[Runtime] = Link
+_checked: type[Runtime] = Link

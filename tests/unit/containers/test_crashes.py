@@ -151,11 +151,10 @@ async def told(house: House, story: Story, directory: Path, disturb: Callable[[H
                 await asyncio.sleep(0.4)
                 house.runtime.restart()
             if asking.done():
-                request = asking.result()
-                known = {each.id: each for each in house.service.recreates()}
-                if request in known and known[request].phase == "Completed" and not house.service._sweeper.pending:
+                known = {each.id: each.phase for each in house.service.recreates()}
+                if known.get(asking.result()) == "Completed" and not house.service._sweeper.pending:
                     break
-        done = await finished(house, story, request)
+        done = await finished(house, story, asking.result())
         came = came or house.runtime.restarts > 0
         if story.kubelet:
             assert beside.restarts["app"] == 1

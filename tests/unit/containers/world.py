@@ -96,9 +96,9 @@ class World:
                 body.dies = self.bad_new and role == "new"
                 return Result(container=body.id)
             case act.Stop(container=container):
-                body = self.bodies.get(container)  # type: ignore[assignment]
-                if body is not None and body.state == "running":
-                    body.state = "exited"
+                stopped = self.bodies.get(container)
+                if stopped is not None and stopped.state == "running":
+                    stopped.state = "exited"
             case act.Start(container=container):
                 return self._start(container)
             case act.Examine(container=container):
