@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from xml.parsers import expat
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from stoker import topology_view as view
 from stoker.cli.text import Style, width_of
 from stoker.objects.topology import TopologyReport
+from stoker.topology_svg import svg
 from stokerd.topology import matrix as topo
 from stokerd.topology.facts import Observation
 from stokerd.topology.report import build
@@ -161,3 +163,48 @@ def test_changes_are_lines() -> None:
     assert any("✗ nic mlx5_2 port 1 neighbour" in line for line in lines)
     assert any("✓ finding LinkDown mlx5_2  port 1 of mlx5_2 (compute) is down" in line for line in lines)
     assert max(map(len, lines)) < 200
+
+
+# ---------------------------------------------------------------------------------------------- the picture
+
+
+def texts(picture: str) -> list[str]:
+    """Return the texts of a picture, which must be well-formed."""
+    found: list[str] = []
+    parser = expat.ParserCreate()
+    inside: list[str] = []
+    parser.StartElementHandler = lambda name, _: inside.append(name)
+    parser.EndElementHandler = lambda _: inside.pop()
+    parser.CharacterDataHandler = lambda text: found.append(text) if inside[-1] == "text" else None
+    parser.buffer_text = True
+    parser.Parse(picture, True)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_picture_has_every_device_and_every_switch_once(case: str) -> None:
+    report = report_of(case)
+    shown = texts(svg(report))
+    for name in [*(gpu.name for gpu in report.gpus), *(nic.name for nic in report.nics)]:
+        assert shown.count(name) == 1, name
+    switches = {each.name for nic in report.nics for port in nic.ports for each in port.neighbours}
+    for name in switches:
+        assert shown.count(name) == 1, name
+    assert sum(": " in text for text in shown) == len(report.findings)
+
+
+def test_a_link_that_is_down_is_drawn_so() -> None:
+    assert 'class="link down"' in svg(report_of("h100+link-down"))
+    assert 'class="link down"' not in svg(report_of("h100"))
+
+
+def test_names_from_the_wire_cannot_draw_in_the_picture() -> None:
+    report = report_of("h100")
+    report.nics[0].ports[0].neighbours[0].name = "</text><script>alert(1)</script>&\x1b\x00"
+    picture = svg(report)
+    assert "<script" not in picture
+    assert any("<script>" in text for text in texts(picture))
+
+
+def test_the_picture_of_a_node_without_anything() -> None:
+    assert texts(svg(build(Observation("bare"), THEN))) == ["bare"]
