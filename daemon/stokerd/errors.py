@@ -111,6 +111,13 @@ class RuntimeNotFound(RuntimeFailure):
     reason = "RuntimeNotFound"
 
 
+class RuntimeBusy(RuntimeFailure):
+    """The runtime is doing something with the object already, for somebody who may have gone."""
+
+    reason = "RuntimeBusy"
+    retryable = True
+
+
 class RuntimeAlreadyExists(RuntimeFailure):
     """The runtime has an object of that name already."""
 

@@ -64,11 +64,11 @@ class Ask(msgspec.Struct, frozen=True):
     spec: Spec
     started_at: float
     deadline_at: float
-    since: float = 0.0
     cancelled: bool = False
     up: bool = True
     parking: bool = False
     heirs: frozenset[str] = frozenset()
+    since: float = 0.0
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from stokerd.errors import RuntimeAlreadyExists, RuntimeFailure, RuntimeInvalid, RuntimeNotFound
+from stokerd.errors import RuntimeAlreadyExists, RuntimeBusy, RuntimeFailure, RuntimeInvalid, RuntimeNotFound
 from stokerd.runtime.memory_artifacts import digest_of
 from stokerd.runtime.memory_conduct import Conduct, Conducts
 from stokerd.runtime.memory_pull import Generation
@@ -301,7 +301,8 @@ class PodStore:
             state = (
                 "already in starting state" if container.starting else f"in CONTAINER_{container.state.upper()} state"
             )
-            raise RuntimeInvalid(
+            kind = RuntimeBusy if container.starting else RuntimeInvalid
+            raise kind(
                 f'failed to set starting state for container "{container.id}": container is {state}',
                 status="UNKNOWN",
                 call=call,

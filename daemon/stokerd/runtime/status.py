@@ -15,6 +15,7 @@ import grpc
 
 from stokerd.errors import (
     RuntimeAlreadyExists,
+    RuntimeBusy,
     RuntimeFailure,
     RuntimeInvalid,
     RuntimeNoSpace,
@@ -52,7 +53,8 @@ _OF_CONTAINERD = re.compile(r"^failed to (?:pull|resolve|copy|do request|unpack|
 
 _SAYINGS: tuple[tuple[re.Pattern[str], type[RuntimeFailure]], ...] = (
     (re.compile(r"^failed to reserve (?:container|sandbox) name "), RuntimeAlreadyExists),
-    (re.compile(r"\bcontainer is (?:in CONTAINER_[A-Z]+|already in (?:starting|removing)) state"), RuntimeInvalid),
+    (re.compile(r"\bcontainer is (?:already )?in (?:starting|removing) state"), RuntimeBusy),
+    (re.compile(r"\bcontainer is in CONTAINER_[A-Z]+ state"), RuntimeInvalid),
     (re.compile(r'^sandbox container "[^"]*" is not running'), RuntimeInvalid),
 )
 """What CRI says of pods and containers, whose statuses tell nothing: UNKNOWN in 1.x, now and then another in 2.x."""

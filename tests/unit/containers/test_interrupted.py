@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from stoker.objects.containers import EnvVar, RecreateTarget
-from stokerd.errors import RuntimeBusy
+from stokerd.errors import RuntimeBusy, RuntimeFailure
 from stokerd.runtime.memory_conduct import Conduct
 from tests.unit.containers.house import NEXT, House, only, turns
 from tests.unit.images.virtual import virtual
@@ -42,12 +44,16 @@ async def test_a_start_that_fell_with_stokerd_is_made_afresh_with_its_environmen
     async with House(tmp_path) as house:
         pod = house.pod("web", "app")
         house.runtime.conduct(Conduct(start_error="context canceled"), image=NEXT, times=1)
-        hold = house.runtime.hold("cri.StartContainer:done")
+        hold = house.runtime.hold("cri.StartContainer")
         asked = await house.ask(pod, changed())
         await hold.reached.wait()
         await asyncio.sleep(1)
         await house.kill()
         hold.release()
+        created = next(each for each in house.of(pod, "app") if each.state == "created")
+        with pytest.raises(RuntimeFailure):  # the call of the one that was killed comes to its end in containerd
+            await house.runtime.containers.start(created.id)
+        assert house.states(pod, "app") == [(0, "exited"), (1, "exited")]
         await house.start()
         done = await house.ended(asked.id)
         assert done.result == "Succeeded", only(done).message

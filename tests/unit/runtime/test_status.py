@@ -9,6 +9,7 @@ import pytest
 
 from stokerd.errors import (
     RuntimeAlreadyExists,
+    RuntimeBusy,
     RuntimeFailure,
     RuntimeInvalid,
     RuntimeNoSpace,
@@ -97,7 +98,7 @@ def test_out_of_time_in_the_words_of_containerd() -> None:
             RuntimeInvalid,
         ),
         ("failed to exec in container: container is in CONTAINER_CREATED state", RuntimeInvalid),
-        ('failed to set starting state for container "ab": container is already in starting state', RuntimeInvalid),
+        ('failed to set starting state for container "ab": container is already in starting state', RuntimeBusy),
         ('sandbox container "ab" is not running', RuntimeInvalid),
     ],
 )
