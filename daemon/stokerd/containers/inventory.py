@@ -39,6 +39,12 @@ class Inventory:
         self._stale: set[str] = set()
         self._refreshing = asyncio.Lock()
         self._listeners: list[Listener] = []
+        runtime.on_change(self._doubt)
+
+    def _doubt(self) -> None:
+        """The runtime has come or gone, which the stream of events may not know yet."""
+        self._flowing = False
+        self._all_stale = True
 
     def on_event(self, listener: Listener) -> None:
         self._listeners.append(listener)
