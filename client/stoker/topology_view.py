@@ -38,6 +38,7 @@ _LEGEND = (
     ("PXB", "through several PCIe bridges, and no host bridge"),
     ("PIX", "through one PCIe bridge"),
     ("NV#", "by # bonded NVLinks"),
+    ("XGMI", "by an XGMI link"),
 )
 
 
@@ -241,6 +242,8 @@ def explain(report: TopologyReport, one: str, other: str) -> list[str]:
     lines = [f"{one} - {other}: {cell}" if cell else f"{one} - {other}"]
     if cell.startswith("NV"):
         lines.append(f"  {cell[2:]} NVLinks join them; by PCIe:")
+    elif cell == "XGMI":
+        lines.append("  an XGMI link joins them; by PCIe:")
     elif cell in _MEANINGS:
         lines.append(f"  {_MEANINGS[cell]}")
     shared = 0

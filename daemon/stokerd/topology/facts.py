@@ -154,8 +154,8 @@ class Observation(msgspec.Struct, frozen=True):
     hardware: Hardware = Hardware()
     gpus: tuple[Accelerator, ...] = ()
     gpu_source: str = "nvidia-smi"
-    nvlinks: Mapping[tuple[str, str], str] = {}
-    """``NV18`` by the PCI addresses of two GPUs."""
+    gpu_links: Mapping[tuple[str, str], str] = {}
+    """``NV18`` or ``XGMI`` by the PCI addresses of two GPUs."""
     neighbours: Mapping[str, tuple[Heard, ...]] = {}
     fabric: Fabric | None = None
     placement: Placement = Placement()

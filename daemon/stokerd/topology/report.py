@@ -137,7 +137,7 @@ class _Builder:
                 gpus=[self._name_of_gpu.get(address, address) for address in found.addresses],
                 refused=found.refused,
             )
-            for found in domains(self._seen.gpus)
+            for found in domains([gpu for gpu in self._seen.gpus if gpu.vendor == "nvidia"])
         ]
 
     def _nic(self, nic: NicItem) -> Nic:
@@ -289,7 +289,7 @@ def _pcie(device: PciDevice, driver: Accelerator | None = None) -> PcieInfo:
 
 
 def matrix_of(inventory: Inventory, seen: Observation) -> DistanceMatrix:
-    """Return the distances of GPUs and RDMA interfaces; between GPUs, NVLink stands before PCIe."""
+    """Return the distances of GPUs and RDMA interfaces; between GPUs, NVLink and XGMI stand before PCIe."""
     places: dict[str, Place] = inventory.gpu_places
     for nic in inventory.nics:
         if nic.rdma is not None and nic.pci is not None and not nic.pci.virtual_of:
@@ -300,7 +300,7 @@ def matrix_of(inventory: Inventory, seen: Observation) -> DistanceMatrix:
 
 
 def _cell(one: Place, other: Place, seen: Observation, numa_nodes: int) -> str:
-    link = seen.nvlinks.get((one.address, other.address)) or seen.nvlinks.get((other.address, one.address))
+    link = seen.gpu_links.get((one.address, other.address)) or seen.gpu_links.get((other.address, one.address))
     return link or distance(one, other, numa_nodes=numa_nodes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.rig.hardware.files import FakeFiles
-from tests.rig.hardware.machines import FakeGpu, FakeNic, Machine
+from tests.rig.hardware.machines import AMD, FakeGpu, FakeNic, Machine
 
 _BRIDGE, _ETHERNET, _INFINIBAND = 0x060400, 0x020000, 0x020700
 _GENERATION = "32.0 GT/s PCIe"
@@ -30,6 +30,7 @@ def files_of(machine: Machine) -> FakeFiles:
     for nic in machine.nics:
         layer.nic(nic)
     layer.nodes()
+    layer.compute_nodes()
     layer.routes()
     return layer.files
 
@@ -149,6 +150,32 @@ class _Layer:
             folder = f"sys/devices/system/node/node{number}"
             memory = f"Node {number} MemTotal:       1056469876 kB\nNode {number} MemFree:        104857600 kB"
             self.files.put(folder, {"cpulist": cpus, "meminfo": memory})
+
+    def compute_nodes(self) -> None:
+        """Write what AMD's compute driver shows: a node for each socket, then one for each GPU, all linked by XGMI."""
+        gpus = [gpu for gpu in self._machine.gpus if gpu.vendor == AMD]
+        first = len(self._machine.cpus)
+        base = "sys/class/kfd/kfd/topology/nodes"
+        for number in range(first if gpus else 0):
+            self.files.put(f"{base}/{number}", {"properties": "cpu_cores_count 96\nsimd_count 0\nlocation_id 0"})
+        for place, gpu in enumerate(gpus):
+            bus = int(gpu.address.split(":")[1], 16)
+            ids = f"vendor_id {gpu.vendor}\ndevice_id {gpu.device}\nlocation_id {bus << 8}\ndomain 0"
+            folder = f"{base}/{first + place}"
+            self.files.put(folder, {"gpu_id": str(1000 + place), "properties": f"simd_count 1216\n{ids}"})
+            self._io_link(folder, 0, 2, first + place, gpu.numa)
+            others = [other for other in range(len(gpus)) if other != place]
+            for link, other in enumerate(others, start=1):
+                self._io_link(folder, link, 11, first + place, first + other)
+            device = f"sys/bus/pci/devices/{gpu.address}"
+            real = f"sys/devices/{'/'.join(gpu.path)}"
+            assert self.files.find(device) is not None
+            self.files.put(real, {"mem_info_vram_total": str(gpu.memory_mib << 20)})
+            self.files.put(f"{real}/ras", {"umc_err_count": f"ue: {gpu.uncorrected}\nce: 3"})
+
+    def _io_link(self, folder: str, number: int, kind: int, start: int, end: int) -> None:
+        text = f"type {kind}\nversion_major 0\nnode_from {start}\nnode_to {end}\nweight 15"
+        self.files.put(f"{folder}/io_links/{number}", {"properties": text})
 
     def routes(self) -> None:
         lines = ["Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"]

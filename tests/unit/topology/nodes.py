@@ -15,6 +15,7 @@ from stoker.objects.topology import TopologyReport
 from stokerd.topology import dumps, lldpcli, matrix, nvidia_xml
 from stokerd.topology.facts import Heard, Observation
 from stokerd.topology.health import PortHealth
+from stokerd.topology.read_amd import read_amd
 from stokerd.topology.read_hardware import read_with
 from stokerd.topology.report import build
 from tests.rig.hardware import texts
@@ -41,12 +42,14 @@ def observe(machine: Machine, health: Mapping[tuple[str, int], PortHealth] | Non
     neighbours: dict[str, tuple[Heard, ...]] = {}
     for interface, neighbour in lldpcli.parse(texts.lldpcli(machine)).pairs:
         neighbours[interface] = (*neighbours.get(interface, ()), Heard(neighbour))
+    amd = read_amd(MemorySysfs(files))
     on_infiniband = any(nic.layer == "InfiniBand" for nic in machine.nics)
     return Observation(
         node=machine.name,
         hardware=read_with(lambda: MemorySysfs(files)),
-        gpus=nvidia_xml.parse(texts.nvidia_smi(machine)).gpus if machine.driver else (),
-        nvlinks=nvlinks(machine),
+        gpus=nvidia_xml.parse(texts.nvidia_smi(machine)).gpus if machine.driver else amd.gpus,
+        gpu_source="nvidia-smi" if machine.driver else "sysfs.kfd",
+        gpu_links=nvlinks(machine) or amd.links,
         neighbours=neighbours,
         fabric=dumps.parse(texts.ibnetdiscover(machine)) if on_infiniband else None,
         health=health or {},

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stokerd.topology.facts import Hardware, Observation, natural
+from stokerd.topology.read_amd import read_amd
 from stokerd.topology.read_hardware import read_hardware, read_with
 from stokerd.topology.read_network import read_rdma
 from stokerd.topology.report import build
@@ -21,7 +22,7 @@ from tests.rig.hardware.files import FakeFiles, MemorySysfs
 from tests.rig.hardware.machines import Machine, cpu_node, gb200, h100, mi300
 from tests.rig.hardware.tree import files_of, lay_out, port_folder, set_link
 from tests.unit.topology.captures import capture_path
-from tests.unit.topology.nodes import THEN
+from tests.unit.topology.nodes import THEN, observe
 
 LATER = THEN + timedelta(minutes=5)
 
@@ -199,3 +200,34 @@ def paths_of(files: FakeFiles) -> list[str]:
         return [path] if isinstance(node, str) else []
 
     return walk("sys/devices")
+
+
+# ---------------------------------------------------------------------------------------------- AMD
+
+
+def test_the_gpus_of_amd_and_their_links() -> None:
+    machine = mi300()
+    found = read_amd(MemorySysfs(files_of(machine)))
+    assert [gpu.address for gpu in found.gpus] == [gpu.address for gpu in machine.gpus]
+    assert {(gpu.vendor, gpu.model, gpu.ecc_uncorrected) for gpu in found.gpus} == {("amd", "AMD Instinct MI300X", 0)}
+    assert found.gpus[0].memory_bytes == 196592 << 20
+    assert len(found.links) == 8 * 7
+    report = build(observe(machine), THEN)
+    assert report.matrix.rows[0].split()[:9] == ["X", *["XGMI"] * 7, "PIX"]
+    assert report.domains == []
+
+
+def test_no_amd_driver() -> None:
+    assert read_amd(MemorySysfs(files_of(gb200()))).gpus == ()
+
+
+@given(
+    st.dictionaries(st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to"]), st.text(max_size=24))
+)
+@settings(max_examples=60)
+def test_whatever_the_compute_driver_writes(values: dict[str, str]) -> None:
+    files = files_of(cpu_node())
+    text = "\n".join(f"{name} {value}" for name, value in values.items())
+    files.put("sys/class/kfd/kfd/topology/nodes/1", {"properties": f"simd_count 1\n{text}"})
+    files.put("sys/class/kfd/kfd/topology/nodes/1/io_links/0", {"properties": text})
+    assert len(read_amd(MemorySysfs(files)).gpus) <= 1
