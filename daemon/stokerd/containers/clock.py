@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Protocol
 
@@ -14,13 +13,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Seconds since the epoch that never run backwards or jump while the process lives."""
-
-    def __init__(self) -> None:
-        self._base: float | None = None
+    """The node's. It may be set while stokerd runs, as it often is soon after a boot: then it agrees with the runtime's
+    times again, which matters more than that a request under way may end sooner or later for it."""
 
     def time(self) -> float:
-        now = asyncio.get_running_loop().time()
-        if self._base is None:
-            self._base = time.time() - now
-        return self._base + now
+        return time.time()

@@ -212,7 +212,7 @@ def _started(target: Target, sight: Sight, container: str, now: float) -> tuple[
 def _examined(sight: Sight, container: str, seen: Seen | None, now: float) -> Sight:
     if seen is None:
         return _without(sight, container)
-    if seen.alive and seen.started_at is None:
+    if seen.alive and (seen.started_at is None or seen.started_at > now):  # the clock was set back
         seen = replace(seen, started_at=now)
     return _put(sight, seen)
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from stoker.objects.containers import Owner, Probe
 from stokerd.containers import preview
+from stokerd.containers.actions import Examine
 from stokerd.containers.line import Waiting, ahead, startable
 from stokerd.containers.model import Seen, Sight, Spec, Target, TargetSpec
-from stokerd.containers.outcomes import Result, looked, pause
+from stokerd.containers.outcomes import Result, carried_out, looked, pause
 from stokerd.containers.preview import Subject
 from stokerd.containers.sweeping import leftovers, strays
 from stokerd.containers.tidings import judge
@@ -188,3 +189,12 @@ class TestPreview:
         found = preview.warnings("kubelet", False, "recreate-9", [one])
         assert len(found) == 5
         assert preview.warnings("other", True, "", [self.subject("a")]) == []
+
+
+class TestClocks:
+    def test_a_clock_that_was_set_back_does_not_make_anybody_wait(self) -> None:
+        target = Target(TargetRow(REQUEST, 0, "app", "old", 0, committed_at=1.0), TargetSpec("app"))
+        sight = Sight(containers=(seen("new", 1, "running"),), at=100.0)
+        found = Result(seen=Seen("new", "app", 1, "running", started_at=5000.0))
+        _, after = carried_out(target, sight, Examine("app", "new"), found, 100.0)
+        assert after.containers[0].started_at == 100.0
