@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from stoker.objects.topology import Gpu, Nic, NicPort, TopologyFinding, TopologyReport
+from stoker.objects.topology import Gpu, Nic, NicPort, Severity, TopologyFinding, TopologyReport
 from stokerd.topology.distances import NEAR
 from stokerd.topology.facts import natural
 
@@ -118,25 +118,40 @@ def _affinity(report: TopologyReport) -> Iterator[TopologyFinding]:
 
 
 def _links(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
+    up = {_adapter(nic) for nic, port in _ports(nics) if port.health.state in {"healthy", "degraded"}}
     for nic, port in _ports(nics):
         health = port.health
-        reasons = ", ".join(health.reasons)
         if health.state == "down" and nic.use in {"compute", "storage"}:
-            yield TopologyFinding(
-                code="LinkDown",
-                severity="error" if nic.use == "compute" else "warning",
-                subjects=[nic.name],
-                message=f"port {port.number} of {nic.name} ({nic.use}) is down: {port.physical or port.state}",
-                remedy="check cable, transceiver and the switch's port",
-            )
+            yield _down(nic, port, another_is_up=_adapter(nic) in up)
         elif health.state == "degraded" and nic.use != "unknown":
             yield TopologyFinding(
                 code="LinkFlapping" if "flapping" in health.reasons else "LinkDegraded",
                 severity="warning",
                 subjects=[nic.name],
-                message=f"port {port.number} of {nic.name}: {reasons}",
+                message=f"port {port.number} of {nic.name}: {', '.join(health.reasons)}",
                 remedy="check cable and transceiver; clean the fibres",
             )
+
+
+def _adapter(nic: Nic) -> str:
+    """Return which card a NIC is on: its ports may be functions of one device."""
+    return nic.pcie.address.rpartition(".")[0] if nic.pcie is not None else nic.name
+
+
+def _down(nic: Nic, port: NicPort, *, another_is_up: bool) -> TopologyFinding:
+    severity: Severity = "error" if nic.use == "compute" else "warning"
+    message = f"port {port.number} of {nic.name} ({nic.use}) is down: {port.physical or port.state}"
+    if another_is_up:
+        # Not every port of an adapter has a cable; two that are bonded should.
+        severity = "warning" if port.bond else "info"
+        message += "; another port of this adapter is up"
+    return TopologyFinding(
+        code="LinkDown",
+        severity=severity,
+        subjects=[nic.name],
+        message=message,
+        remedy="check cable, transceiver and the switch's port",
+    )
 
 
 def _rails(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:

@@ -37,6 +37,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "local_ack_timeout_err": Threshold(10.0, 1.0, "acknowledgement timeouts (retransmits)"),
     "rnr_nak_retry_err": Threshold(10.0, 1.0, "receiver not ready"),
     "roce_adp_retrans": Threshold(100.0, 10.0, "adaptive retransmits"),
+    "rx_crc_errors": Threshold(1.0, 0.1, "CRC errors"),
     "rx_crc_errors_phy": Threshold(1.0, 0.1, "CRC errors"),
 }
 

@@ -22,7 +22,8 @@ _NOTHING = {
     "requested functionality has been deprecated",
 }  # fmt: skip
 _THROTTLES = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(\w+)")
-_HARMLESS = {"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clocks_setting"}
+# What a GPU that works hard, or is told to work less, always says; it comes and goes all the time.
+_HARMLESS = {"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clocks_setting", "sw_power_cap"}
 _UNCORRECTED = re.compile(r"ecc_errors/volatile/\w*uncorrectable\w*")
 
 

@@ -102,9 +102,10 @@ def read_nets(files: Sysfs, networks: Mapping[str, tuple[str, ...]] | None = Non
     for name in files.names(_NET)[:_MOST_DEVICES]:
         target = files.target(f"{_NET}/{name}")
         path = pci_path(target)
-        if not path or not files.exists(f"{_NET}/{name}/"):
+        # Hyper-V and some boards have network devices that hang on no PCIe; purely virtual ones have no device at all.
+        if not files.exists(f"{_NET}/{name}/") or not (path or files.exists(f"{_NET}/{name}/device")):
             continue
-        device = _net(files, name, path[-1])
+        device = _net(files, name, path[-1] if path else "")
         parents = {name, device.bond}
         found.append(
             msgspec.structs.replace(

@@ -163,7 +163,7 @@ class _Builder:
     def _port(self, nic: NicItem, port: PortItem) -> NicPort:
         rdma, net = port.rdma, port.net
         found = NicPort(
-            source="sysfs.rdma" if rdma is not None else "sysfs.net",
+            source=_port_source(port),
             since=self._now,
             number=port.number,
             state=rdma.state if rdma is not None else {True: "active", False: "down", None: "unknown"}[port.up],
@@ -188,7 +188,11 @@ class _Builder:
         if known is None:
             known = health.observe(health.PortHealth(), self._readings[nic, port.number], 0.0)
         return PortHealth(
-            source="health", since=self._now, state=known.state, reasons=list(known.reasons), flaps=known.flaps
+            source=_port_source(port),
+            since=self._now,
+            state=known.state,
+            reasons=list(known.reasons),
+            flaps=known.flaps,
         )
 
     def _neighbours(self, nic: NicItem, port: PortItem) -> list[PortNeighbour]:
@@ -264,6 +268,10 @@ class _Builder:
         )
 
 
+def _port_source(port: PortItem) -> str:
+    return "sysfs.rdma" if port.rdma is not None else "sysfs.net"
+
+
 def _pcie(device: PciDevice, driver: Accelerator | None = None) -> PcieInfo:
     link = device.link
     if driver is not None and link == PcieLink():
@@ -308,6 +316,10 @@ def _sources(seen: Observation) -> list[SourceReport]:
     """Return all sources, each once, by name, with what they could not read."""
     found = {source.name: source for source in seen.sources}
     unread = dict(seen.hardware.unread)
+    used = {heard.source for group in seen.neighbours.values() for heard in group}
+    used |= {seen.gpu_source} if seen.gpus else set()
+    used |= {"placement"} if seen.placement.facts else set()
+    unread |= dict.fromkeys(used, Unread())
     if seen.fabric is not None:
         unread["fabric"] = seen.fabric.unread
     if seen.placement.unread.count:

@@ -147,3 +147,17 @@ def test_a_row_that_is_cut_is_counted() -> None:
     assert list(read.rows) == ["GPU0"]
     assert read.unread.count == 1
     assert read.between("GPU1", "GPU0") == ""
+
+
+def test_what_slows_a_gpu_down_but_not_that_it_works_hard() -> None:
+    reasons = "".join(
+        f"<clocks_event_reason_{name}>{state}</clocks_event_reason_{name}>"
+        for name, state in (
+            ("sw_power_cap", "Active"),
+            ("hw_thermal_slowdown", "Active"),
+            ("hw_slowdown", "Not Active"),
+        )
+    )
+    gpu = f'<gpu id="00000000:53:00.0"><clocks_event_reasons>{reasons}</clocks_event_reasons></gpu>'
+    (read,) = nvidia_xml.parse(f"<nvidia_smi_log>{gpu}</nvidia_smi_log>".encode()).gpus
+    assert read.throttled == ("hw_thermal_slowdown",)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from stoker.objects.topology import TopologyReport
+from stoker.objects.topology import Fact, TopologyReport
 from stokerd.topology.facts import Observation, SourceReport
 from stokerd.topology.foreign import Unread
 from stokerd.topology.metadata import parse as parse_metadata
@@ -82,6 +82,23 @@ def test_adapters_that_nobody_named_are_found_by_their_guids() -> None:
     assert all(nic.ports[0].neighbours for nic in report.nics)
 
 
+def sources_of(value: object) -> set[str]:
+    """Return the sources of all facts in a report."""
+    if isinstance(value, list):
+        return {source for item in value for source in sources_of(item)}
+    if not isinstance(value, msgspec.Struct):
+        return set()
+    below = {source for name in value.__struct_fields__ for source in sources_of(getattr(value, name))}
+    return below | {value.source} if isinstance(value, Fact) else below
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_every_fact_is_of_a_source_that_is_told(case: str) -> None:
+    report = report_of(case)
+    assert sources_of(report) <= {source.name for source in report.sources}
+    assert len(sources_of(report)) >= 3
+
+
 @pytest.mark.parametrize("case", MACHINES)
 def test_a_report_is_small(case: str) -> None:
     assert len(msgspec.json.encode(report_of(case))) <= 64 << 10
@@ -142,6 +159,17 @@ def test_each_fault_has_its_name(fault: str, code: str, subjects: list[str]) -> 
     assert all(finding.remedy for finding in findings)
     # Only what is wrong is told: a bridge's width is that of all devices behind it.
     assert {finding.code for finding in findings} == {code}
+
+
+def test_a_second_port_without_a_cable_is_no_error() -> None:
+    machine = MACHINES["h200"]()
+    nics = list(machine.nics)
+    nics[2] = replace(nics[2], up=False)
+    unused = replace(machine, nics=tuple(nics))
+    assert [(found.code, found.severity) for found in build(observe(unused), THEN).findings] == [("LinkDown", "info")]
+    nics[1] = replace(nics[1], up=False)
+    both_down = build(observe(replace(machine, nics=tuple(nics))), THEN)
+    assert [(found.code, found.severity) for found in both_down.findings] == [("LinkDown", "warning")] * 2
 
 
 def test_every_fault_is_tested() -> None:
