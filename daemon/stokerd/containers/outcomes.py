@@ -28,6 +28,7 @@ from stokerd.errors import (
     JournalError,
     RuntimeAlreadyExists,
     RuntimeBusy,
+    RuntimeFailure,
     RuntimeInvalid,
     RuntimeNotFound,
     RuntimeTimeout,
@@ -267,7 +268,9 @@ def _not_created(target: Target, role: str, error: StokerError, now: float) -> T
     effort = target.effort
     back = role == "back"
     returns = effort.returns + back
-    if isinstance(error, RuntimeTimeout | RuntimeAlreadyExists) and effort.failures + 1 < MAX_FAILURES:
+    # A containerd that was killed over a snapshot fails once with what that left, and takes it away in doing so.
+    passing = isinstance(error, RuntimeTimeout | RuntimeAlreadyExists) or type(error) is RuntimeFailure
+    if passing and effort.failures + 1 < MAX_FAILURES:
         return _again(target, now, error, failures=effort.failures + 1, returns=returns)
     if isinstance(error, RuntimeNotFound):
         if (back or not target.spec.image) and not effort.image_restored:

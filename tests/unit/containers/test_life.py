@@ -165,7 +165,7 @@ async def test_what_is_counted(tmp_path: Path) -> None:
     async with House(tmp_path) as house:
         pod = house.pod("web", "app")
         await house.recreated(pod, "app")
-        house.runtime.fail("cri.CreateContainer", "odd")
+        house.runtime.fail("cri.CreateContainer", "odd", times=3)
         await house.recreated(pod, "app")
         text = generate_latest(house.registry).decode()
         for line in (

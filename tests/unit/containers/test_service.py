@@ -106,7 +106,7 @@ class TestSwap:
             pod = house.pod("web", "a", "b", "c")
             house.runtime.conduct(Conduct(stops_after=5))
             house.pod("x")
-            house.runtime.fail("cri.CreateContainer", "no room", of="b")
+            house.runtime.fail("cri.CreateContainer", "no room", of="b", times=3)
             done = await house.recreated(pod, "a", "b", "c")
             assert done.result == "Failed"
             assert [each.reason for each in done.containers] == ["Skipped", "CreateFailed", "Skipped"]
@@ -118,7 +118,7 @@ class TestSwap:
     async def test_with_ignore_the_others_go_on(self, tmp_path: Path) -> None:
         async with House(tmp_path) as house:
             pod = house.pod("web", "a", "b", "c")
-            house.runtime.fail("cri.CreateContainer", "no room", of="b")
+            house.runtime.fail("cri.CreateContainer", "no room", of="b", times=3)
             done = await house.recreated(pod, "a", "b", "c", failure_policy="Ignore", ordered_recreate=True)
             assert (done.result, done.message) == ("Failed", "2 of 3 containers are done; not done: b")
             assert [each.reason for each in done.containers] == ["Recreated", "CreateFailed", "Recreated"]
