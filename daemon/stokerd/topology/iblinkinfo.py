@@ -2,7 +2,7 @@
 
 Unlike a topology file, these show ports that are down. ``iblinkinfo`` names a peer by its LID and name only, unless
 ``-l`` was given; the GUID is then found among the lines of the peer itself. It writes the speed of one lane, not of the
-link.
+link. In all of these, adapters are known by the GUIDs of their ports: each port is a node of its own.
 
 Source of the formats: iblinkinfo(8), ibnetdiscover(8), infiniband-diags in rdma-core.
 """
@@ -22,7 +22,8 @@ _PORT = re.compile(
 )
 _BLOCK = re.compile(r"(CA|Switch|Router|RT):\s*(?:0x([0-9a-fA-F]{1,16})\s+)?(.*?):?")
 _INFO = re.compile(
-    r"(?:0x([0-9a-fA-F]{1,16})\s+(?:\"(.*?)\"\s*)?)?(\d{1,5})\s+(\d{1,4})\[\s*\d*\s*\]\s*==\(\s*([^()]*?)\s*\)==>\s*"
+    r"(?:0x([0-9a-fA-F]{1,16})\s+(?:\"(.*?)\"\s*)?)?(\d{1,5})\s+(\d{1,4})\[\s*\d*\s*\]\s*"
+    r"==\(\s*([^()]*?)\s*\)\s*(?:\([^()]*\)\s*)?==>\s*"  # -p tells of queues before the arrow
     r"(?:0x([0-9a-fA-F]{1,16})\s+)?(?:(\d{1,5})\s+(\d{1,4}))?\s*\[\s*\d*\s*\]\s*\"(.*)\"\s*\((.*)\)"
 )
 _STATE = re.compile(r"(?:(\d{1,2})X\s*(\d{1,4}(?:\.\d{1,8})?)\s*Gbps\s*)?(\w+)\s*/\s*(\w+)")

@@ -246,7 +246,7 @@ class _Builder:
     def _own_link(self, node_guid: str, port_guid: str, number: int) -> FabricLink | None:
         if port_guid in self._by_port:
             return self._by_port[port_guid][1]
-        for known in (node_guid, port_guid):
+        for known in (port_guid, node_guid):  # reports of ports know adapters by the GUIDs of their ports
             node = self._fabric.get(known) if known else None
             link = next((link for link in node.links if link.port == number), None) if node is not None else None
             if link is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -242,6 +243,48 @@ def test_link_information_in_lines() -> None:
     adapter, switch = sorted(fabric.nodes, key=lambda node: node.kind)
     assert (adapter.kind, adapter.host, adapter.links[0].speed) == ("adapter", "ib-test-7", "FDR")
     assert [(link.port, link.state) for link in switch.links] == [(18, "down")]
+
+
+# ---------------------------------------------------------------------------------------------- of the real tools
+
+
+IBSIM = Path(__file__).parents[2] / "data/topology/ibsim"
+TOOLS = sorted(path.stem for path in IBSIM.glob("*.txt"))
+
+
+def cables(fabric: Fabric) -> set[tuple[str, int, str, int]]:
+    """Return all links that are up, from both ends, by names."""
+    names = {node.guid: node.name for node in fabric.nodes}
+    return {
+        (node.name, link.port, names[link.peer], link.peer_port)
+        for node in fabric.nodes
+        for link in node.links
+        if link.state == "up"
+    }
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_the_real_tools_print_of_a_fabric(tool: str) -> None:
+    built = dumps.parse((IBSIM / "net").read_bytes())
+    printed = dumps.parse((IBSIM / f"{tool}.txt").read_bytes())
+    assert printed.unread.count == 0
+    assert (len(printed.of_kind("switch")), len(printed.of_kind("adapter"))) == (4, 6)
+    assert cables(printed) == cables(built)
+    assert len(cables(built)) == 2 * (6 + 3 * 2)
+    assert {link.gbps for node in printed.nodes for link in node.links if link.state == "up"} == {200}
+    assert {node.label for node in printed.of_kind("adapter")} == {f"node-0 mlx5_{index}" for index in range(6)}
+
+
+def test_all_tools_are_there() -> None:
+    assert TOOLS == [
+        "iblinkinfo",
+        "iblinkinfo-l",
+        "iblinkinfo-p",
+        "ibnetdiscover",
+        "ibnetdiscover-f",
+        "ibnetdiscover-g",
+        "ibnetdiscover-p",
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- hostile, large
