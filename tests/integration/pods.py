@@ -65,4 +65,5 @@ async def tidy(bare: BareCri, pod: RigPod, *names: str, timeout: float = 10) -> 
 
 
 def told(seen: list[Seen]) -> list[tuple[str, int, str]]:
-    return [(each.name, each.attempt, cri.ContainerState.Name(cri.ContainerState.ValueType(each.state))) for each in seen]
+    states = cri.ContainerState
+    return [(each.name, each.attempt, states.Name(states.ValueType(each.state))) for each in seen]
