@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from stokerd.checkpoints.criu import LEAST, TcpMode, parse_version
+from stokerd.checkpoints.criu import LEAST, NODE_CONFIG, TcpMode, parse_version
 
 Check = Literal[
     "criu", "state", "space", "inodes", "io-uring", "terminal", "tcp", "device", "namespace", "pid-namespace", "root"
@@ -28,11 +28,13 @@ class OpenFile(msgspec.Struct, frozen=True):
 
 
 class Space(msgspec.Struct, frozen=True):
-    """What is free on a file system; ``inodes`` is None where it has no such limit."""
+    """What is free on a file system; ``inodes`` is None where it has no such limit, ``device`` tells whether two paths
+    are on the same one."""
 
     path: str
     bytes: int
     inodes: int | None = None
+    device: int = 0
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -107,8 +109,10 @@ def _processes(facts: Facts, tcp: TcpMode) -> list[Obstacle]:
     if terminals and facts.terminal:
         hint = "start the container without a terminal (tty: false)"
         found.append(Obstacle("terminal", f"process {_some(terminals)} has the terminal of the container open", hint))
-    if facts.established and tcp == "refuse" and not facts.tcp_closed:
+    if facts.established and tcp != "established" and not facts.tcp_closed:
         hint = "allow them to be closed (tcp: close) or kept (tcp: established)"
+        if tcp == "close":  # containerd has no field for it
+            hint = f"let CRIU close them: add tcp-close to {NODE_CONFIG} on the node"
         found.append(Obstacle("tcp", f"{facts.established} established TCP connection(s)", hint))
     if facts.inner_namespaces:
         hint = "containers inside of the container cannot be kept; stop them"
@@ -119,14 +123,15 @@ def _processes(facts: Facts, tcp: TcpMode) -> list[Obstacle]:
 
 
 def _space(facts: Facts) -> list[Obstacle]:
-    wanted: dict[str, tuple[Space, int, int]] = {}
+    wanted: dict[str | int, tuple[Space, int, int]] = {}
     for space, size, inodes in (
         (facts.images, facts.memory, 50),
         (facts.snapshots, facts.upper_bytes, facts.upper_inodes),
     ):
         if space is not None:
-            _, before, inodes_before = wanted.get(space.path, (space, 0, 0))
-            wanted[space.path] = (space, before + size, inodes_before + inodes)
+            key = space.device or space.path
+            _, before, inodes_before = wanted.get(key, (space, 0, 0))
+            wanted[key] = (space, before + size, inodes_before + inodes)
     found: list[Obstacle] = []
     for space, size, inodes in wanted.values():
         if size + _RESERVE_BYTES > space.bytes:

@@ -107,7 +107,9 @@ class TestPreflight:
         assert word in found.message
 
     def test_what_is_allowed(self) -> None:
-        assert obstacles(replace(FINE, established=2), "close") == ()
+        assert obstacles(replace(FINE, established=2, tcp_closed=True), "close") == ()
+        (found,) = obstacles(replace(FINE, established=2), "close")
+        assert "/etc/criu/runc.conf" in found.hint
         assert obstacles(replace(FINE, established=2), "established") == ()
 
     def test_memory_and_files_on_one_disk_are_added_up(self) -> None:

@@ -1,0 +1,116 @@
+"""Bringing disk and containerd back to what is meant: after a start, and whenever containerd is back.
+
+Whoever died in the middle of a checkpoint left an intent without a manifest: its container is thawed, and what there is
+of it removed. Snapshots of ours without a checkpoint are removed. Pauses that were asked for stay; one that was never
+answered for is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import msgspec
+import structlog
+
+from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.freezing import Dumpers, dump_ended, thaw
+from stokerd.checkpoints.model import CHECKPOINT_LABEL, OWNER_LABEL, root_name
+from stokerd.checkpoints.shelf import Shelf
+from stokerd.checkpoints.taking import remove
+from stokerd.errors import RuntimeFailure, RuntimeUnavailable
+from stokerd.runtime.protocol import NativeRuntime
+
+_log = structlog.get_logger("checkpoints")
+_DUMP_TIMEOUT = 120.0
+
+
+class Converged(msgspec.Struct):
+    """What was done: containers thawed, incomplete checkpoints and stray snapshots removed, and what is left to do."""
+
+    thawed: list[str] = msgspec.field(default_factory=list)
+    removed: list[str] = msgspec.field(default_factory=list)
+    snapshots: list[str] = msgspec.field(default_factory=list)
+    left: list[str] = msgspec.field(default_factory=list)
+
+
+async def converge(
+    runtime: NativeRuntime, shelf: Shelf, owner: str, dumpers: Dumpers, busy: Collection[str] = ()
+) -> Converged:
+    """Do it all. *busy* are checkpoints under way and snapshots in use, which are left alone. RuntimeUnavailable when
+    containerd goes away; it is tried again when it is back."""
+    done = Converged()
+    complete: set[str] = set()
+    for checkpoint in await asyncio.to_thread(shelf.names):
+        if checkpoint in busy or await _is_complete(shelf, checkpoint):
+            complete.add(checkpoint)
+            continue
+        try:
+            await _undo(runtime, shelf, checkpoint, dumpers, done)
+        except RuntimeUnavailable:
+            raise
+        except (RuntimeFailure, OSError) as error:
+            _log.warning("cannot clear up after a checkpoint", id=checkpoint, why=str(error))
+            done.left.append(checkpoint)
+    await _strays(runtime, owner, complete, busy, done)
+    await _pauses(runtime, shelf, done)
+    if done.thawed or done.removed or done.snapshots:
+        _log.info("cleared up after checkpoints", thawed=done.thawed, removed=done.removed, snapshots=done.snapshots)
+    return done
+
+
+async def _is_complete(shelf: Shelf, checkpoint: str) -> bool:
+    """A manifest that cannot be read is damage, which people are to see; it is no leftover."""
+    try:
+        return await asyncio.to_thread(shelf.manifest, checkpoint) is not None
+    except CheckpointDamaged:
+        return True
+
+
+async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: Dumpers, done: Converged) -> None:
+    if not await dump_ended(shelf.node_path(checkpoint), dumpers, _DUMP_TIMEOUT):
+        done.left.append(checkpoint)
+        return
+    intent = await asyncio.to_thread(shelf.intent, checkpoint)
+    if intent is not None and not intent.was_paused:
+        task = await runtime.tasks.get(intent.container_id)
+        if task is not None and task.state in {"paused", "pausing"}:
+            if not await thaw(runtime, intent.container_id):
+                done.left.append(checkpoint)
+                return
+            done.thawed.append(intent.container_id)
+    await remove(runtime, shelf, checkpoint)
+    done.removed.append(checkpoint)
+
+
+async def _strays(
+    runtime: NativeRuntime, owner: str, complete: Collection[str], busy: Collection[str], done: Converged
+) -> None:
+    for info in await runtime.snapshots.list():
+        checkpoint = info.labels.get(CHECKPOINT_LABEL)
+        if checkpoint is None or info.labels.get(OWNER_LABEL) != owner or {checkpoint, info.name} & set(busy):
+            continue
+        if checkpoint in complete and info.name == root_name(checkpoint):
+            continue
+        try:
+            await runtime.snapshots.remove(info.name)
+        except RuntimeUnavailable:
+            raise
+        except RuntimeFailure as error:
+            _log.warning("cannot remove a snapshot", snapshot=info.name, why=error.message)
+            done.left.append(info.name)
+        else:
+            done.snapshots.append(info.name)
+
+
+async def _pauses(runtime: NativeRuntime, shelf: Shelf, done: Converged) -> None:
+    for pause in await asyncio.to_thread(shelf.pauses):
+        task = await runtime.tasks.get(pause.container_id)
+        if task is not None and pause.state == "paused" and task.state == "paused":
+            continue
+        if task is not None and pause.state == "pausing" and task.state in {"paused", "pausing"}:
+            if not await thaw(runtime, pause.container_id):
+                done.left.append(pause.container_id)
+                continue
+            done.thawed.append(pause.container_id)
+        await asyncio.to_thread(shelf.drop_pause, pause.container_id)

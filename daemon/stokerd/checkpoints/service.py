@@ -1,0 +1,242 @@
+"""The face of the room: checkpoints made, listed, verified and removed; containers paused and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import structlog
+
+from stokerd.checkpoints.converging import Converged, converge
+from stokerd.checkpoints.digests import tree_digest
+from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.freezing import Dumpers, thaw
+from stokerd.checkpoints.manifest import Manifest
+from stokerd.checkpoints.model import Pause, Wish, root_name, snapshot_labels
+from stokerd.checkpoints.overlay import root_of
+from stokerd.checkpoints.shelf import SHM, Shelf
+from stokerd.checkpoints.surveying import Survey, dumpers, survey
+from stokerd.checkpoints.taking import Taker, remove, utc_now
+from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeUnavailable
+from stokerd.runtime.protocol import NativeRuntime
+
+_log = structlog.get_logger("checkpoints")
+_CONVERGE_PAUSE = 5.0
+
+
+class Checkpoints:
+    """``directory`` is a path of the node; ``owner`` is this daemon's identity, which its snapshots are labelled with.
+
+    `run` belongs to the daemon's task group: it clears up after a start and whenever containerd is back. `create` goes
+    on when its caller goes away only as long as its task does: whoever answers requests runs it in a task of its own.
+    """
+
+    def __init__(
+        self,
+        runtime: NativeRuntime,
+        directory: str,
+        owner: str,
+        *,
+        survey: Survey = survey,
+        dumpers: Dumpers = dumpers,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._runtime, self._directory, self._owner, self._clock = runtime, directory, owner, clock
+        self._survey, self._dumpers = survey, dumpers
+        self._taker: Taker | None = None
+        self._shelf: Shelf | None = None
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+        self._views: set[str] = set()
+        self._again = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Make the directory, as the node sees it. RuntimeUnavailable before containerd has answered once."""
+        if self._shelf is None:
+            shelf = Shelf(self._directory, self._runtime.info.host_root)
+            await asyncio.to_thread(shelf.open)
+            self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
+            self._shelf = shelf
+
+    async def run(self) -> None:
+        """Clear up whenever containerd is there again, until cancelled."""
+        self._runtime.on_change(self._again.set)
+        while True:
+            self._again.clear()
+            await self._runtime.wait_ready()
+            try:
+                left = (await self.converge()).left
+            except (RuntimeFailure, OSError) as error:
+                left = [str(error)]
+            if not left:
+                await self._again.wait()
+                continue
+            try:
+                async with asyncio.timeout(_CONVERGE_PAUSE):
+                    await self._again.wait()
+            except TimeoutError:
+                continue
+
+    async def converge(self) -> Converged:
+        """Thaw what was left frozen, remove what was left incomplete."""
+        taker, shelf = await self._parts()
+        busy = {*taker.under_way, *self._views}
+        return await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
+
+    # ------------------------------------------------------------------------------------------ checkpoints
+
+    async def create(self, container_id: str, wish: Wish | None = None) -> Manifest:
+        """Checkpoint one container."""
+        taker, _ = await self._parts()
+        async with self._alone(container_id):
+            return await taker.take(container_id, wish or Wish())
+
+    async def list(self) -> tuple[Manifest, ...]:
+        """Return all complete checkpoints that can be read, the oldest first."""
+        _, shelf = await self._parts()
+
+        def read() -> list[Manifest]:
+            found: list[Manifest] = []
+            for name in shelf.names():
+                try:
+                    manifest = shelf.manifest(name)
+                except CheckpointDamaged as error:
+                    _log.warning("a checkpoint cannot be read", id=name, why=error.message)
+                    continue
+                if manifest is not None:
+                    found.append(manifest)
+            return found
+
+        return tuple(sorted(await asyncio.to_thread(read), key=lambda each: (each.created_at, each.id)))
+
+    async def inspect(self, checkpoint: str) -> Manifest:
+        """Return one checkpoint, by id or by the name that only one has; NotFound, CheckpointDamaged."""
+        _, shelf = await self._parts()
+        manifest = await asyncio.to_thread(shelf.manifest, checkpoint)
+        if manifest is not None:
+            return manifest
+        named = [each for each in await self.list() if each.name == checkpoint]
+        if not named:
+            raise NotFound(f"no checkpoint {checkpoint} is here", hint="stoker checkpoint ls")
+        if len(named) > 1:
+            raise InvalidInput(f"{len(named)} checkpoints have the name {checkpoint}", hint="name one by its id")
+        return named[0]
+
+    async def verify(self, checkpoint: str) -> Manifest:
+        """Compare all that is there with the manifest; CheckpointDamaged names every difference."""
+        _, shelf = await self._parts()
+        manifest = await self.inspect(checkpoint)
+        problems = list(await asyncio.to_thread(shelf.verify, manifest))
+        if manifest.shm_digest:
+            problems += await self._compare(str(shelf.path(manifest.id, SHM)), manifest.shm_digest, "/dev/shm")  # noqa: S108
+        problems += await self._verify_root(manifest)
+        if problems:
+            raise CheckpointDamaged(
+                f"checkpoint {manifest.id} is damaged: {'; '.join(problems[:5])}",
+                problems=tuple(problems),
+                hint="make it anew; what a restore of it would bring back is not what was there",
+            )
+        return manifest
+
+    async def remove(self, checkpoint: str) -> None:
+        """Remove a checkpoint; Conflict while clones are made on it."""
+        _, shelf = await self._parts()
+        names = await asyncio.to_thread(shelf.names)
+        identity = checkpoint if checkpoint in names else (await self.inspect(checkpoint)).id
+        users = [each.name for each in await self._runtime.snapshots.list() if each.parent == root_name(identity)]
+        if users:
+            raise Conflict(
+                f"checkpoint {identity} is in use by {len(users)} snapshot(s): {', '.join(users[:3])}",
+                hint="remove its clones first",
+            )
+        await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
+
+    # ------------------------------------------------------------------------------------------ pausing
+
+    async def pause(self, container_id: str) -> None:
+        """Freeze a container until `resume`; one that is frozen is no error. It outlives stokerd."""
+        _, shelf = await self._parts()
+        async with self._alone(container_id):
+            task = await self._runtime.tasks.get(container_id)
+            if task is None or task.state not in {"running", "paused", "pausing"}:
+                raise NotFound(f"no container {container_id} runs here")
+            since = self._clock()
+            if task.state == "running":
+                await asyncio.to_thread(shelf.write_pause, Pause(container_id, "pausing", since))
+                try:
+                    await self._runtime.tasks.pause(container_id)
+                except BaseException:
+                    await to_the_end(self._unpause(shelf, container_id), f"undo the pause of {container_id}")
+                    raise
+            await asyncio.to_thread(shelf.write_pause, Pause(container_id, "paused", since))
+
+    async def resume(self, container_id: str) -> None:
+        """Thaw a container; one that runs is no error."""
+        _, shelf = await self._parts()
+        async with self._alone(container_id):
+            task = await self._runtime.tasks.get(container_id)
+            if task is None:
+                raise NotFound(f"no container {container_id} runs here")
+            if task.state in {"paused", "pausing"}:
+                await self._runtime.tasks.resume(container_id)
+            await asyncio.to_thread(shelf.drop_pause, container_id)
+
+    async def _unpause(self, shelf: Shelf, container_id: str) -> None:
+        if await thaw(self._runtime, container_id):
+            await asyncio.to_thread(shelf.drop_pause, container_id)
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    async def _parts(self) -> tuple[Taker, Shelf]:
+        await self.open()
+        assert self._taker is not None
+        assert self._shelf is not None
+        return self._taker, self._shelf
+
+    @asynccontextmanager
+    async def _alone(self, container_id: str) -> AsyncIterator[None]:
+        """One thing at a time with each container."""
+        lock = self._locks.setdefault(container_id, asyncio.Lock())
+        self._users[container_id] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[container_id] -= 1
+            if not self._users[container_id]:
+                del self._users[container_id], self._locks[container_id]
+
+    async def _verify_root(self, manifest: Manifest) -> tuple[str, ...]:
+        """Look at the snapshot's own files through a view, which is removed again."""
+        name = f"{root_name(manifest.id)}-view-{secrets.token_hex(4)}"
+        labels = snapshot_labels(manifest.id, self._owner, self._clock())
+        self._views.add(name)
+        try:
+            root = root_of(await self._runtime.snapshots.view(name, manifest.root.snapshot, labels=labels))
+            if root is None or not root.lowers:
+                return (f"snapshot {manifest.root.snapshot} is not on containerd's overlayfs",)
+            place = f"{self._runtime.info.host_root}{root.lowers[0]}"
+            return await self._compare(place, manifest.root.digest, "the root filesystem")
+        except RuntimeUnavailable:
+            raise
+        except RuntimeFailure as error:
+            return (f"snapshot {manifest.root.snapshot}: {error.message}",)
+        finally:
+            self._views.discard(name)
+            await to_the_end(self._runtime.snapshots.remove(name), f"remove {name}")
+
+    async def _compare(self, directory: str, digest: str, what: str) -> tuple[str, ...]:
+        stop = threading.Event()
+        try:
+            found = await in_thread(stop, lambda: tree_digest(directory, stop.is_set))
+        except OSError as error:
+            return (f"{what} cannot be read: {error.strerror}",)
+        return () if found == digest else (f"{what} has other content than was written",)

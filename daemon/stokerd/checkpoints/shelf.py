@@ -1,0 +1,187 @@
+"""Checkpoints on the disk: one directory each, 0700, files 0600. Blocking; runs in threads.
+
+    <id>/intent.json     written and flushed before anything is frozen
+    <id>/images/         CRIU's images
+    <id>/work/           CRIU's log, which is no part of it
+    <id>/spec.json       the runtime spec
+    <id>/record.msgpack  the container's record in containerd
+    <id>/shm/            what was in /dev/shm
+    <id>/manifest.json   written last: with it the checkpoint is complete, without it it is none
+
+Paths are the node's; ``prefix`` is how this process reaches them (`RuntimeInfo.host_root`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stokerd.checkpoints import manifest as manifests
+from stokerd.checkpoints.digests import file_digest
+from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.manifest import IDENTITY, Manifest, Part
+from stokerd.checkpoints.model import Intent, Pause
+
+INTENT = "intent.json"
+MANIFEST = "manifest.json"
+SPEC = "spec.json"
+RECORD = "record.msgpack"
+IMAGES = "images"
+WORK = "work"
+SHM = "shm"
+_PAUSES = ".pauses"
+_NO_PARTS = frozenset({INTENT, MANIFEST})
+_LOG_TAIL = 256 << 10
+
+
+class Shelf:
+    """The directory of all checkpoints of this node."""
+
+    def __init__(self, directory: str, prefix: str = "") -> None:
+        self.directory = directory
+        self._here = Path(prefix + directory)
+
+    def open(self) -> None:
+        """Make the directory; OSError when that cannot be."""
+        self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._here / _PAUSES).mkdir(mode=0o700, exist_ok=True)
+
+    def node_path(self, checkpoint: str, *parts: str) -> str:
+        """Return a path as the node sees it."""
+        return "/".join((self.directory, checkpoint, *parts))
+
+    def path(self, checkpoint: str, *parts: str) -> Path:
+        """Return the same path as this process sees it."""
+        return self._here.joinpath(checkpoint, *parts)
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def begin(self, intent: Intent) -> None:
+        """Make the directory of a checkpoint, and write down what is meant; on return it is on the disk."""
+        place = self.path(intent.id)
+        place.mkdir(mode=0o700)
+        for name in (IMAGES, WORK):
+            (place / name).mkdir(mode=0o700)
+        self.write(intent.id, INTENT, msgspec.json.encode(intent))
+        _flush(self._here)
+
+    def write(self, checkpoint: str, name: str, content: bytes) -> None:
+        """Write one small file, whole or not at all."""
+        _write(self.path(checkpoint, name), content)
+
+    def seal(self, manifest: Manifest) -> None:
+        """Write the manifest: from now on the checkpoint is complete."""
+        self.write(manifest.id, MANIFEST, manifests.encode(manifest))
+
+    def parts(self, checkpoint: str) -> tuple[Part, ...]:
+        """Flush and digest all files that belong to the checkpoint."""
+        place, found = self.path(checkpoint), []
+        for path in _files(place):
+            path.chmod(0o600)
+            with path.open("rb") as file:
+                os.fdatasync(file.fileno())
+            found.append(Part(str(path.relative_to(place)), path.stat().st_size, file_digest(str(path))))
+        for directory in (place / IMAGES, place):
+            _flush(directory)
+        return tuple(found)
+
+    def discard(self, checkpoint: str) -> None:
+        """Remove the checkpoint; the manifest goes first, so that half of one is never taken for one."""
+        place = self.path(checkpoint)
+        (place / MANIFEST).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            _flush(place)
+            shutil.rmtree(place)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def names(self) -> list[str]:
+        """Return the ids of all directories, complete or not."""
+        try:
+            return sorted(each.name for each in self._here.iterdir() if IDENTITY.fullmatch(each.name) and each.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def intent(self, checkpoint: str) -> Intent | None:
+        """Return what was meant; None when it was never written, and so nothing was frozen."""
+        try:
+            return msgspec.json.decode(self.path(checkpoint, INTENT).read_bytes(), type=Intent)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def manifest(self, checkpoint: str) -> Manifest | None:
+        """Return the manifest, None when the checkpoint is not complete; CheckpointDamaged when it cannot be read."""
+        if not IDENTITY.fullmatch(checkpoint):
+            return None
+        try:
+            text = self.path(checkpoint, MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CheckpointDamaged(f"{checkpoint}: {error.strerror}") from None
+        return manifests.decode(text, checkpoint)
+
+    def verify(self, manifest: Manifest) -> tuple[str, ...]:
+        """Compare all files with the manifest; return what differs."""
+        place, sizes = self.path(manifest.id), {part.path: part.size for part in manifest.parts}
+        found: dict[str, tuple[int, str]] = {}
+        for path in _files(place):
+            name, size = str(path.relative_to(place)), path.stat().st_size
+            found[name] = (size, file_digest(str(path)) if sizes.get(name) == size else "")
+        return manifests.differences(manifest, found)
+
+    def log_tail(self, checkpoint: str, name: str) -> str:
+        """Return the end of a log of CRIU's, "" when there is none."""
+        try:
+            with self.path(checkpoint, WORK, name).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    # ------------------------------------------------------------------------------------------ pauses
+
+    def write_pause(self, pause: Pause) -> None:
+        _write(self._here / _PAUSES / f"{pause.container_id}.json", msgspec.json.encode(pause))
+
+    def drop_pause(self, container_id: str) -> None:
+        (self._here / _PAUSES / f"{container_id}.json").unlink(missing_ok=True)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        found = []
+        for path in sorted((self._here / _PAUSES).glob("*.json")):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=Pause))
+        return tuple(found)
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Yield the files that belong to a checkpoint. CRIU's logs do not; /dev/shm has a digest of its own."""
+    for path in sorted(place.iterdir()):
+        if path.is_file() and path.name not in _NO_PARTS and not path.name.endswith(".new"):
+            yield path
+    yield from sorted(path for path in (place / IMAGES).iterdir() if path.is_file() and not path.is_symlink())
+
+
+def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+    _flush(path.parent)
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
