@@ -22,6 +22,7 @@ _CAPABILITIES = (
     "Other", "Repeater", "Bridge", "Wlan", "Router", "Telephone", "Docsis", "Station", "Cvlan", "Svlan", "Tpmr",
 )  # fmt: skip
 _DOT1, _DOT3 = b"\x00\x80\xc2", b"\x00\x12\x0f"
+_KNOWN = frozenset(((_DOT1, b"\x01"), (_DOT1, b"\x03"), (_DOT1, b"\x07"), (_DOT3, b"\x03"), (_DOT3, b"\x04")))
 _MOST_MANAGEMENT, _MOST_VLANS = 4, 16
 
 
@@ -130,7 +131,7 @@ class _Reader:
             self.found["frame_size"] = int.from_bytes(rest[:2])
         else:
             # Others' own TLVs are nothing that we miss; a broken one of these standards is.
-            return len(value) >= 4 and not (owner in {_DOT1, _DOT3} and kind in {b"\x01", b"\x03", b"\x07"})
+            return len(value) >= 4 and (owner, kind) not in _KNOWN
         return True
 
 

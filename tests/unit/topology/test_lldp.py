@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from stokerd.topology import lldp_frames, lldpcli
 from stokerd.topology.neighbours import MOST_PER_INTERFACE, Hearsay, Neighbour, kind_of
 from tests.unit.topology.captures import capture
 
+LLDPD = Path(__file__).parents[2] / "data/topology/lldpd"
 SWITCH = bytes.fromhex("a293f13d411f")
 
 
@@ -39,6 +41,11 @@ FULL = frame(
     tlv(127, bytes.fromhex("00120f04") + struct.pack("!H", 9236)),
     tlv(127, bytes.fromhex("00123401") + b"some vendor's own"),
 )
+SENT_BY_LLDPD = bytes.fromhex(
+    "0180c200000e26122855398a88cc02070426122855398a04070326122855398a060200780a026e310c0b6c6561662073"
+    "77697463680e04009c008010181102fe80000000000000241228fffe55398a02000000020008027662fe0900120f0301"
+    "00000000fe0900120f0100800000360000"
+)
 
 
 def test_a_switch_tells_everything() -> None:
@@ -61,6 +68,23 @@ def test_a_switch_tells_everything() -> None:
         aggregated=True,
         aggregate=12,
         frame_size=9236,
+    )
+
+
+def test_a_frame_that_the_real_lldpd_sent() -> None:
+    read = lldp_frames.parse(SENT_BY_LLDPD)
+    assert (read.problem, read.unread) == ("", 0)
+    assert read.neighbour == Neighbour(
+        chassis="26:12:28:55:39:8a",
+        chassis_type="mac",
+        port="26:12:28:55:39:8a",
+        port_type="mac",
+        name="n1",
+        description="leaf switch",
+        port_description="vb",
+        management=("fe80::2412:28ff:fe55:398a",),
+        capabilities=("Station",),
+        aggregated=False,
     )
 
 
@@ -174,6 +198,18 @@ def test_everything_is_a_list() -> None:
     assert interface == "eth0"
     assert (neighbour.name, neighbour.chassis, neighbour.port) == ("leaf-7", "00:11:22:33:44:aa", "Ethernet7")
     assert (neighbour.management, neighbour.capabilities) == (("10.0.0.7",), ("Bridge",))
+
+
+@pytest.mark.parametrize("name", ["json0", "json0-details", "json-details"])
+def test_what_the_real_lldpd_prints(name: str) -> None:
+    read = lldpcli.parse((LLDPD / f"{name}.json").read_bytes())
+    assert read.unread.count == 0
+    ((interface, neighbour),) = read.pairs
+    assert interface == "va"
+    assert (neighbour.name, neighbour.description) == ("node-b", "leaf switch")
+    assert (neighbour.chassis, neighbour.port, neighbour.port_description) == (*["66:cf:d4:9e:46:93"] * 2, "vb")
+    assert (neighbour.ttl, neighbour.capabilities) == (4, ("Station",))
+    assert kind_of(neighbour)[0] == "host"
 
 
 def test_a_neighbour_that_is_not_understood_is_counted() -> None:
