@@ -89,14 +89,15 @@ class Book:
         return [job for job in self._jobs.values() if job.row.name == name and namespace in {"", job.row.namespace}]
 
     def find(self, name: str) -> Job:
-        """Return a request by id, name, ``namespace/name`` or an unambiguous beginning of the id."""
+        """Return a request by id, name, ``namespace/name`` or an unambiguous beginning of the id, its word
+        left out or not."""
         if name in self._jobs:
             return self._jobs[name]
         jobs = list(self._jobs.values())
         for found in (
             [job for job in jobs if f"{job.row.namespace}/{job.row.name}" == name],
             [job for job in jobs if job.row.name == name],
-            [job for job in jobs if name and job.id.startswith(name)],
+            [job for job in jobs if name and name in {job.id[: len(name)], job.id.partition("-")[2][: len(name)]}],
         ):
             if len(found) == 1:
                 return found[0]

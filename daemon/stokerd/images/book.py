@@ -74,11 +74,14 @@ class JobBook:
         self._jobs[job.row.id] = job
 
     def find(self, job_id: str) -> Job:
-        """Return a job by its id or an unambiguous beginning of it."""
+        """Return a job by its id or an unambiguous beginning of it, the word before the hyphen left out or not."""
         job = self._jobs.get(job_id)
         if job is not None:
             return job
-        matching = [job for key, job in self._jobs.items() if job_id and key.startswith(job_id)]
+        length = len(job_id)
+        matching = [
+            job for key, job in self._jobs.items() if job_id and job_id in {key[:length], key.partition("-")[2][:length]}
+        ]
         if len(matching) == 1:
             return matching[0]
         if matching:

@@ -554,6 +554,7 @@ class TestLine:
             done = await house.recreated(pod, "app", ttl_seconds_after_finished=100)
             await asyncio.sleep(90)
             assert house.service.recreate_status(done.id[:14]).id == done.id
+            assert house.service.recreate_status(done.id.removeprefix("recreate-")[:5]).id == done.id
             await asyncio.sleep(60)
             with pytest.raises(NotFound):
                 house.service.recreate_status(done.id)

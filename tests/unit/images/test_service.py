@@ -371,6 +371,7 @@ async def test_a_job_is_found_by_what_its_id_begins_with(tmp_path: Path) -> None
             await asyncio.sleep(1)
         assert [job.id for job in node.service.jobs()] == jobs[::-1]
         assert node.service.job(jobs[0][:-2]).id == jobs[0]
+        assert node.service.job(jobs[0].removeprefix("warm-")[:-2]).id == jobs[0]
         with pytest.raises(InvalidInput, match="3 jobs"):
             node.service.job("warm-")
         for unknown in ("", "nothing", f"{jobs[0]}0"):
