@@ -72,8 +72,8 @@ async def thaw(runtime: NativeRuntime, container_id: str) -> bool:
 async def dump_ended(directory: str, dumpers: Dumpers, timeout: float) -> bool:
     """Wait until no CRIU works on this directory any more; say whether that is so.
 
-    A CRIU whose runc was killed, because the call to containerd was broken off, works on, and at its end freezes again
-    what it found frozen.
+    A CRIU whose runc was killed, because the call to containerd was broken off, may work on, and sets the freezer back
+    at its end to what it found.
     """
     try:
         async with asyncio.timeout(timeout):

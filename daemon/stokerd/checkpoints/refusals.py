@@ -44,6 +44,11 @@ _SAYINGS = (
         "established TCP connections are open",
         "allow them to be closed (tcp: close) or kept (tcp: established)",
     ),
+    _Saying(
+        r"sockets: Can't get \S+ opt: Operation not supported",
+        "this CRIU does not know the sockets of this kernel",
+        "install CRIU 4.2 or later (kernels from 6.16 on)",
+    ),
     _Saying(r"[Ii]n-flight", "a connection is just being made", "try again"),
     _Saying(r"MPTCP", "a multipath TCP socket is open", 'for Go programs: GODEBUG="multipathtcp=0"'),
     _Saying(r"file locks are hold|--file-locks", "file locks are held", "allow file locks (file_locks: true)"),
@@ -88,6 +93,8 @@ _SAYINGS = (
 _COMPILED = tuple((re.compile(each.pattern), each) for each in _SAYINGS)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC", re.IGNORECASE)
 _ERROR = re.compile(r"\bError\b|\bFAILED\b")
+_NOISE = re.compile(r"rlimit: Can't setup")
+"""What CRIU calls an error and goes on after."""
 _DIED = re.compile(
     r"read unixpacket.*EOF|unexpected EOF|signal: (?:segmentation fault|aborted|killed|bus error|illegal instruction)"
     r"|core dumped|SIGSEGV",
@@ -96,12 +103,15 @@ _DIED = re.compile(
 _ENDED = re.compile(r"(?:Dumping|Restoring) FAILED|finished successfully")
 
 
-def explain(log: str, message: str) -> Verdict:
-    """Say what became of a dump or restore: *log* is the end of CRIU's log, *message* what the runtime said."""
+def explain(log: str, message: str, *, full: bool = False) -> Verdict:
+    """Say what became of a dump or restore: *log* is the end of CRIU's log, *message* what the runtime said.
+
+    *full*: the file system that CRIU writes to is. Its log is there too, and ends before it can say so.
+    """
     lines = [line.rstrip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)]
+    errors = [line for line in lines if _ERROR.search(line) and not _NOISE.search(line)]
     excerpt = tuple((errors or lines)[-_EXCERPT:])
-    if _NO_SPACE.search("\n".join(errors)) or _NO_SPACE.search(message):
+    if full or _NO_SPACE.search("\n".join(errors)) or _NO_SPACE.search(message):
         return Verdict("no-space", ("the disk is full",), "free space, or move the directory of checkpoints", excerpt)
     found = _causes(errors)
     if found:

@@ -37,6 +37,8 @@ SHM = "shm"
 _PAUSES = ".pauses"
 _NO_PARTS = frozenset({INTENT, MANIFEST})
 _LOG_TAIL = 256 << 10
+_FULL = 64 << 10
+"""Fewer free bytes than this are none: an image needs more."""
 
 
 class Shelf:
@@ -143,6 +145,11 @@ class Shelf:
                 return file.read().decode("utf-8", "replace")
         except OSError:
             return ""
+
+    def is_full(self) -> bool:
+        """Say whether nothing more can be written here."""
+        state = os.statvfs(self._here)
+        return state.f_bfree * state.f_frsize < _FULL or bool(state.f_files and not state.f_ffree)
 
     # ------------------------------------------------------------------------------------------ pauses
 

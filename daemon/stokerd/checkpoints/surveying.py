@@ -44,7 +44,7 @@ def survey(facts: Facts, pids: Iterable[int], spec: Mapping[str, Any], images: s
         established=sum(_established(pid, sockets) for pid in pids[:1]),
         tcp_closed=tcp_closed_by(_text(f"{prefix}{config}")),
         terminal=bool((spec.get("process") or {}).get("terminal")),
-        inner_namespaces=tuple(pid for pid in pids[1:] if _namespace(pid) != _namespace(pids[0])),
+        inner_namespaces=_apart(pids),
         memory=sum(map(_resident, pids)),
         images=_space(prefix + images, images),
         snapshots=_space(prefix + upper, upper),
@@ -75,7 +75,7 @@ def node_of(info: RuntimeInfo) -> Node:
 def dumpers(directory: str) -> tuple[int, ...]:
     """Return the ids of CRIU processes that have a directory of the node open.
 
-    One that has lost its runc works on, and would freeze the container again at its end.
+    One that has lost its runc may work on, and set the freezer back at its end to what it found.
     """
     found: list[int] = []
     for process in Path("/proc").iterdir():
@@ -103,6 +103,12 @@ def _established(pid: int, sockets: set[str]) -> int:
             fields = line.split()
             count += len(fields) > 9 and fields[3] == _ESTABLISHED and fields[9] in sockets
     return count
+
+
+def _apart(pids: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the processes that are in another PID namespace than the first; those that have ended are in none."""
+    own = _namespace(pids[0]) if pids else ""
+    return tuple(pid for pid in pids[1:] if own and _namespace(pid) not in {"", own})
 
 
 def _namespace(pid: int) -> str:

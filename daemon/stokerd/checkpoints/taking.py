@@ -203,7 +203,7 @@ class Taker:
     async def _both(self, job: Job, target: str) -> tuple[Copied, bool]:
         """Dump the memory and copy the files, side by side: nothing of the container runs meanwhile.
 
-        A dump is never broken off: CRIU would work on without its runc, and freeze the container again at its end.
+        A dump is never broken off: its CRIU may work on without runc, with the container in its hands.
         """
         stop = threading.Event()
         dump = asyncio.create_task(self._dump(job), name=f"dump {job.id}")
@@ -235,7 +235,7 @@ class Taker:
 
     async def _explained(self, job: Job, error: RuntimeFailure) -> CheckpointError | RuntimeFailure:
         log = await asyncio.to_thread(self._shelf.log_tail, job.id, "dump.log")
-        verdict = explain(log, error.message)
+        verdict = explain(log, error.message, full=await asyncio.to_thread(self._shelf.is_full))
         _log.warning("the dump failed", id=job.id, outcome=verdict.outcome, why=error.message, log=verdict.excerpt)
         what = "; ".join(verdict.causes) or "; ".join(verdict.excerpt[-2:])
         hint = verdict.hint or None

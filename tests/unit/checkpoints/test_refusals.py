@@ -17,6 +17,7 @@ END = "(00.123456) Error (criu/cr-dump.c:2128): Dumping FAILED."
         ("tty.c:2022): tty: Found dangling tty with sid 1 pgid 1 (pts) on peer fd 0.", "terminal"),
         ("proc_parse.c:9): The root process 9 is not a session leader. Consider using --shell-job option", "terminal"),
         ("sk-inet.c:191): inet: Connected TCP socket, consider using --tcp-established option.", "established TCP"),
+        ("sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported", "sockets of this kernel"),
         ("sk-inet.c:200): inet: In-flight connection (l) for 7b", "just being made"),
         ("file-lock.c:6): Some file locks are hold by dumping tasks! You can try --file-locks to dump them.", "locks"),
         ("sk-unix.c:8): unix: External socket is used. Consider using --ext-unix-sk option.", "unix socket"),
@@ -74,6 +75,12 @@ def test_a_full_disk_is_no_refusal(where: str) -> None:
 )
 def test_a_crash_is_told_from_a_refusal(log: str, message: str) -> None:
     assert explain(log, message).outcome == "crashed"
+
+
+def test_a_log_that_the_full_disk_cut_short() -> None:
+    log = "(00.000466) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"
+    assert explain(log, RUNC, full=True).outcome == "no-space"
+    assert explain(log, RUNC).outcome == "crashed"
 
 
 def test_what_is_not_recognised() -> None:
