@@ -1,4 +1,7 @@
-"""A process that makes one checkpoint, to be killed in the middle: ``python -m ... SOCKET DIRECTORY CONTAINER``."""
+"""A process that makes one checkpoint, or one clone, to be killed in the middle:
+
+``python -m ... SOCKET DIRECTORY CONTAINER`` or ``python -m ... SOCKET DIRECTORY CHECKPOINT clone``.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ async def room(
         await asyncio.gather(supervision, return_exceptions=True)
 
 
-async def main(endpoint: str, directory: str, container: str) -> None:
+async def main(endpoint: str, directory: str, what: str, how: str = "create") -> None:
     async with room(endpoint, directory) as (checkpoints, _):
-        print((await checkpoints.create(container)).id)
+        await (checkpoints.clone(what) if how == "clone" else checkpoints.create(what))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:]))

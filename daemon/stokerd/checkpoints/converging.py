@@ -31,6 +31,7 @@ class Converged(msgspec.Struct):
     thawed: list[str] = msgspec.field(default_factory=list)
     removed: list[str] = msgspec.field(default_factory=list)
     snapshots: list[str] = msgspec.field(default_factory=list)
+    clones: list[str] = msgspec.field(default_factory=list)
     left: list[str] = msgspec.field(default_factory=list)
 
 

@@ -12,6 +12,8 @@ from datetime import datetime
 
 import structlog
 
+from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.clones import Clones
 from stokerd.checkpoints.converging import Converged, converge
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, to_the_end
@@ -51,6 +53,7 @@ class Checkpoints:
         self._survey, self._dumpers = survey, dumpers
         self._taker: Taker | None = None
         self._shelf: Shelf | None = None
+        self._clones: Clones | None = None
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
         self._views: set[str] = set()
@@ -64,6 +67,7 @@ class Checkpoints:
             shelf = Shelf(self._directory, self._runtime.info.host_root)
             await asyncio.to_thread(shelf.open)
             self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
+            self._clones = Clones(self._runtime, shelf, self._owner, self._clock)
             self._shelf = shelf
 
     async def run(self) -> None:
@@ -89,7 +93,9 @@ class Checkpoints:
         """Thaw what was left frozen, remove what was left incomplete."""
         taker, shelf = await self._parts()
         busy = {*taker.under_way, *self._views}
-        return await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
+        done = await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
+        done.clones += await (await self._cloner()).converge()
+        return done
 
     # ------------------------------------------------------------------------------------------ checkpoints
 
@@ -158,6 +164,25 @@ class Checkpoints:
                 hint="remove its clones first",
             )
         await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
+
+    # ------------------------------------------------------------------------------------------ clones
+
+    async def clone(self, checkpoint: str, *, hostname: str = "") -> Clone:
+        """Bring the container of a checkpoint back once more, with a network of its own; returns when it runs."""
+        manifest = await self.inspect(checkpoint)
+        return await (await self._cloner()).make(manifest, hostname=hostname)
+
+    async def clones(self) -> tuple[Clone, ...]:
+        return await (await self._cloner()).list()
+
+    async def remove_clone(self, clone: str) -> None:
+        """End a clone, give its address back, remove all that is its own."""
+        await (await self._cloner()).remove(clone)
+
+    async def _cloner(self) -> Clones:
+        await self.open()
+        assert self._clones is not None
+        return self._clones
 
     # ------------------------------------------------------------------------------------------ pausing
 

@@ -5,6 +5,7 @@
     <id>/work/           CRIU's log, which is no part of it
     <id>/spec.json       the runtime spec
     <id>/record.msgpack  the container's record in containerd
+    <id>/files.json      files of the pod that are mounted into it, such as resolv.conf
     <id>/shm/            what was in /dev/shm
     <id>/manifest.json   written last: with it the checkpoint is complete, without it it is none
 
@@ -17,24 +18,30 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from stokerd.checkpoints import manifest as manifests
+from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.digests import file_digest
 from stokerd.checkpoints.errors import CheckpointDamaged
 from stokerd.checkpoints.manifest import IDENTITY, Manifest, Part
 from stokerd.checkpoints.model import Intent, Pause
+from stokerd.runtime.task_types import ContainerRecord
 
 INTENT = "intent.json"
 MANIFEST = "manifest.json"
+CLONE = "clone.json"
 SPEC = "spec.json"
 RECORD = "record.msgpack"
+FILES = "files.json"
 IMAGES = "images"
 WORK = "work"
 SHM = "shm"
 _PAUSES = ".pauses"
+_CLONES = ".clones"
 _NO_PARTS = frozenset({INTENT, MANIFEST})
 _LOG_TAIL = 256 << 10
 _FULL = 64 << 10
@@ -51,7 +58,8 @@ class Shelf:
     def open(self) -> None:
         """Make the directory; OSError when that cannot be."""
         self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._here / _PAUSES).mkdir(mode=0o700, exist_ok=True)
+        for name in (_PAUSES, _CLONES):
+            (self._here / name).mkdir(mode=0o700, exist_ok=True)
 
     def node_path(self, checkpoint: str, *parts: str) -> str:
         """Return a path as the node sees it."""
@@ -139,17 +147,47 @@ class Shelf:
 
     def log_tail(self, checkpoint: str, name: str) -> str:
         """Return the end of a log of CRIU's, "" when there is none."""
-        try:
-            with self.path(checkpoint, WORK, name).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-                return file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return tail(self.path(checkpoint, WORK, name))
 
     def is_full(self) -> bool:
         """Say whether nothing more can be written here."""
         state = os.statvfs(self._here)
         return state.f_bfree * state.f_frsize < _FULL or bool(state.f_files and not state.f_ffree)
+
+    def golden(self, checkpoint: str) -> tuple[ContainerRecord, dict[str, bytes]]:
+        """Return the record of the container that was checkpointed, and the files of its pod."""
+        try:
+            record = msgspec.msgpack.decode(self.path(checkpoint, RECORD).read_bytes(), type=ContainerRecord)
+            return record, msgspec.json.decode(self.path(checkpoint, FILES).read_bytes(), type=dict[str, bytes])
+        except (OSError, msgspec.MsgspecError) as error:
+            raise CheckpointDamaged(f"{checkpoint}: the container's record cannot be read: {error}") from None
+
+    # ------------------------------------------------------------------------------------------ clones
+
+    def clone_path(self, clone: str, *parts: str) -> Path:
+        return self._here.joinpath(_CLONES, clone, *parts)
+
+    def clone_node_path(self, clone: str, *parts: str) -> str:
+        return "/".join((self.directory, _CLONES, clone, *parts))
+
+    def write_clone(self, clone: Clone) -> None:
+        place = self.clone_path(clone.id)
+        place.mkdir(mode=0o700, exist_ok=True)
+        _write(place / CLONE, msgspec.json.encode(clone))
+
+    def clones(self) -> tuple[Clone, ...]:
+        """Return all clones, also those that were never finished; a directory without a description is one too."""
+        found: list[Clone] = []
+        for path in sorted((self._here / _CLONES).iterdir()):
+            try:
+                found.append(msgspec.json.decode((path / CLONE).read_bytes(), type=Clone))
+            except (OSError, msgspec.MsgspecError):
+                found.append(Clone(path.name, "", datetime.now(UTC)))
+        return tuple(found)
+
+    def discard_clone(self, clone: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.clone_path(clone))
 
     # ------------------------------------------------------------------------------------------ pauses
 
@@ -165,6 +203,16 @@ class Shelf:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=Pause))
         return tuple(found)
+
+
+def tail(path: Path) -> str:
+    """Return the end of a text file, "" when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _files(place: Path) -> Iterator[Path]:

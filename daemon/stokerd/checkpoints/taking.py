@@ -13,12 +13,14 @@ import secrets
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 
 import msgspec
 import structlog
 
 from stokerd.checkpoints import shelf as shelves
+from stokerd.checkpoints.cloning import sandbox_files
 from stokerd.checkpoints.copying import Copied, copy_tree
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, settled, to_the_end
@@ -52,6 +54,7 @@ from stokerd.runtime.task_types import ContainerRecord, Task
 _log = structlog.get_logger("checkpoints")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORPHAN_TIMEOUT = 60.0
+_FILE_LIMIT = 1 << 20
 
 
 def new_id(now: datetime) -> str:
@@ -281,6 +284,7 @@ class Taker:
         def finish() -> tuple[tuple[Part, ...], str]:
             self._shelf.write(job.id, shelves.SPEC, job.record.spec.value)
             self._shelf.write(job.id, shelves.RECORD, msgspec.msgpack.encode(job.record))
+            self._shelf.write(job.id, shelves.FILES, msgspec.json.encode(self._sandbox_files(job)))
             shm = self._shelf.path(job.id, shelves.SHM)
             return self._shelf.parts(job.id), tree_digest(str(shm), stop.is_set) if captured.shm else ""
 
@@ -300,6 +304,16 @@ class Taker:
             tcp=job.wish.tcp,
             labels=job.wish.labels,
         )
+
+    def _sandbox_files(self, job: Job) -> dict[str, bytes]:
+        """Read the files that go with the pod, such as resolv.conf: a clone outlives it."""
+        found: dict[str, bytes] = {}
+        for place, source in sandbox_files(job.record.document()).items():
+            path = Path(self._here(source))
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_size <= _FILE_LIMIT:
+                    found[place] = path.read_bytes()
+        return found
 
     # ------------------------------------------------------------------------------------------ after
 

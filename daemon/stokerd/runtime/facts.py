@@ -123,6 +123,12 @@ def registry_config_path(config: str) -> str:
     return ""
 
 
+def cni_bin_dirs(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where CRI looks for network plugins: a list since 2.1, one directory before."""
+    found = [*(dig(config, "cni", "binDirs") or []), dig(config, "cni", "binDir")]
+    return tuple(str(each) for each in found if each) or ("/opt/cni/bin",)
+
+
 def process_path(pid: int) -> tuple[str, ...]:
     """Return the directories of the PATH that process *pid* was started with."""
     for entry in read_text(f"/proc/{pid}/environ").split("\0"):

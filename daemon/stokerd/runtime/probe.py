@@ -62,6 +62,8 @@ async def probe(wire: Wire, found: Found, registry_config: str) -> RuntimeInfo:
         registry_config_path=registry_config or await _registry_config(config, pid, host_root),
         decompressors=programs.decompressors,
         sandbox_image=str(config.get("sandboxImage") or ""),
+        cni_conf_dir=str(facts.dig(config, "cni", "confDir") or "/etc/cni/net.d"),
+        cni_bin_dirs=facts.cni_bin_dirs(config),
     )
     return with_capabilities(info)
 

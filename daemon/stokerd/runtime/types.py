@@ -168,6 +168,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     registry_config_path: str = ""
     decompressors: tuple[str, ...] = ()
     sandbox_image: str = ""
+    cni_conf_dir: str = "/etc/cni/net.d"
+    cni_bin_dirs: tuple[str, ...] = ("/opt/cni/bin",)
     capabilities: tuple[Capability, ...] = ()
 
     def version_tuple(self) -> tuple[int, int]:

@@ -199,3 +199,9 @@ class TestReading:
         (tmp_path / "file").write_bytes(b"ab\xffcd")
         assert facts.read_text(str(tmp_path / "file")) == "ab\ufffdcd"
         assert facts.read_text(str(tmp_path / "file"), 2) == "ab"
+
+
+def test_where_network_plugins_are() -> None:
+    assert facts.cni_bin_dirs({"cni": {"binDirs": ["/a", "/b"], "binDir": ""}}) == ("/a", "/b")
+    assert facts.cni_bin_dirs({"cni": {"binDir": "/opt/x"}}) == ("/opt/x",)
+    assert facts.cni_bin_dirs({}) == ("/opt/cni/bin",)

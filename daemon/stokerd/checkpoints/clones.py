@@ -1,0 +1,248 @@
+"""Clones of a checkpoint: native containers with a network of their own, brought back by CRIU.
+
+Whatever fails, nothing is left of one: no process, record, snapshot, mount, network or address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from stokerd.checkpoints import networks
+from stokerd.checkpoints import shelf as shelves
+from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.cloning import CLONE_LABEL, Places, clone_spec
+from stokerd.checkpoints.copying import copy_tree
+from stokerd.checkpoints.criu import Tuning, config, parse_version
+from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.errors import CheckpointError, CheckpointNoSpace, CheckpointRefused, CriuCrashed
+from stokerd.checkpoints.manifest import Manifest
+from stokerd.checkpoints.model import CHECKPOINT_LABEL, GC_ROOT_LABEL, OWNER_LABEL
+from stokerd.checkpoints.nodes import must, run_on_node
+from stokerd.checkpoints.refusals import explain
+from stokerd.checkpoints.shelf import Shelf
+from stokerd.checkpoints.taking import no_space
+from stokerd.errors import NotFound, RuntimeFailure
+from stokerd.runtime.protocol import NativeRuntime
+from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore
+
+_log = structlog.get_logger("checkpoints")
+_START_TIMEOUT = 300.0
+_KILL = 9
+_KILL_TIMEOUT = 30.0
+_SHM_SIZE = "64m"
+
+
+class Clones:
+    """Makes clones and takes them down. ``under_way`` are those that are being made."""
+
+    def __init__(self, runtime: NativeRuntime, shelf: Shelf, owner: str, clock: Callable[[], datetime]) -> None:
+        self._runtime, self._shelf, self._owner, self._clock = runtime, shelf, owner, clock
+        self.under_way: set[str] = set()
+
+    async def make(self, manifest: Manifest, *, hostname: str = "") -> Clone:
+        """Bring the container of a checkpoint back once more; returns when it runs."""
+        clone = Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
+        self.under_way.add(clone.id)
+        made = False
+        try:
+            await asyncio.to_thread(self._shelf.write_clone, clone)
+            clone = await self._make(clone, manifest, hostname)
+            made = True
+        except OSError as error:
+            raise no_space(error) or CheckpointError(f"{error.filename or clone.id}: {error.strerror}") from None
+        finally:
+            if not made:
+                await to_the_end(self._give_up(clone.id), f"remove {clone.id}")
+            self.under_way.discard(clone.id)
+        return clone
+
+    async def list(self) -> tuple[Clone, ...]:
+        return tuple(each for each in await asyncio.to_thread(self._shelf.clones) if each.state == "made")
+
+    async def remove(self, clone: str) -> None:
+        """End a clone and remove all that is its own; NotFound when there is none."""
+        found = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
+        if clone not in found:
+            raise NotFound(f"no clone {clone} is here")
+        await to_the_end(self.undo(found[clone]), f"remove {clone}")
+
+    async def converge(self) -> tuple[str, ...]:
+        """Remove clones that were never finished, and what has no description any more; return what was removed."""
+        described = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
+        records = await self._runtime.records.list(labels={OWNER_LABEL: self._owner})
+        stray = {each.labels[CLONE_LABEL] for each in records if CLONE_LABEL in each.labels} - described.keys()
+        lost = [each for each in described.values() if each.state == "making"]
+        lost += [Clone(each, "", self._clock()) for each in sorted(stray)]
+        gone = [each for each in lost if each.id not in self.under_way]
+        for each in gone:
+            await self.undo(each)
+        return tuple(each.id for each in gone)
+
+    # ------------------------------------------------------------------------------------------ making
+
+    async def _make(self, clone: Clone, manifest: Manifest, hostname: str) -> Clone:
+        info = self._runtime.info
+        golden, files = await asyncio.to_thread(self._shelf.golden, manifest.id)
+        clone = replace(clone, network=await networks.configuration(info))
+        assert clone.network is not None
+        await asyncio.to_thread(self._shelf.write_clone, clone)
+        places = await asyncio.to_thread(self._lay_out, clone, files, manifest.tcp)
+        if manifest.shm_digest:
+            places = replace(places, shm=self._shelf.clone_node_path(clone.id, shelves.SHM))
+        result, rootfs = await self._surround(clone, manifest)
+        clone = replace(clone, result=result)
+        await asyncio.to_thread(self._shelf.write_clone, clone)
+        pid = await self._start(clone, golden, rootfs, places, hostname)
+        clone = replace(clone, pid=pid, state="made")
+        await asyncio.to_thread(self._shelf.write_clone, clone)
+        _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
+        return clone
+
+    async def _surround(self, clone: Clone, manifest: Manifest) -> tuple[dict[str, Any], tuple[Mount, ...]]:
+        """Make network, root and /dev/shm side by side; return what the network answered, and how to mount the root."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                attaching = group.create_task(self._attach(clone), name=f"attach {clone.id}")
+                rooting = group.create_task(self._root(clone, manifest), name=f"root of {clone.id}")
+                if manifest.shm_digest:
+                    group.create_task(self._fill_shm(clone, manifest), name=f"shm of {clone.id}")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return attaching.result(), rooting.result()
+
+    def _lay_out(self, clone: Clone, files: dict[str, bytes], tcp: str) -> Places:
+        """Write what the clone has instead of its pod's files, and CRIU's configuration. In a thread."""
+        version = parse_version(self._runtime.info.criu_version)
+        tuning = Tuning(tcp="established" if tcp == "established" else "close", skip_network_lock=tcp != "established")
+        (self._shelf.clone_path(clone.id) / shelves.WORK).mkdir(mode=0o700)
+        self._shelf.clone_path(clone.id, "criu.conf").write_text(config(version, "restore", tuning), encoding="utf-8")
+        mounted: dict[str, str] = {}
+        for number, (place, content) in enumerate(sorted(files.items())):
+            name = f"file-{number}"
+            self._shelf.clone_path(clone.id, name).write_bytes(content)
+            self._shelf.clone_path(clone.id, name).chmod(0o644)
+            mounted[place] = self._shelf.clone_node_path(clone.id, name)
+        return Places(networks.netns_path(clone.id), "", self._shelf.clone_node_path(clone.id, "criu.conf"), mounted)
+
+    async def _attach(self, clone: Clone) -> dict[str, Any]:
+        assert clone.network is not None
+        await networks.make_netns(self._runtime.info, clone.id)
+        return (await networks.attach(self._runtime.info, clone.id, clone.network)).result
+
+    async def _root(self, clone: Clone, manifest: Manifest) -> tuple[Mount, ...]:
+        labels = {GC_ROOT_LABEL: clone.created_at.isoformat(timespec="seconds"), CLONE_LABEL: clone.id}
+        labels[OWNER_LABEL] = self._owner
+        return await self._runtime.snapshots.prepare(_snapshot(clone.id), manifest.root.snapshot, labels=labels)
+
+    async def _fill_shm(self, clone: Clone, manifest: Manifest) -> None:
+        """Give the clone a /dev/shm of its own, with what was in its pod's."""
+        place = self._shelf.clone_path(clone.id, shelves.SHM)
+        await asyncio.to_thread(place.mkdir, 0o1777)
+        target = self._shelf.clone_node_path(clone.id, shelves.SHM)
+        options = f"nosuid,nodev,noexec,mode=1777,size={_SHM_SIZE}"
+        await must(self._runtime.info, "mount", "-t", "tmpfs", "-o", options, "shm", target)
+        source = self._shelf.path(manifest.id, shelves.SHM)
+        stop = threading.Event()
+        await in_thread(stop, lambda: copy_tree(str(source), str(place), stop.is_set))
+
+    async def _start(
+        self, clone: Clone, golden: ContainerRecord, rootfs: tuple[Mount, ...], places: Places, hostname: str
+    ) -> int:
+        spec = clone_spec(golden.document(), clone.id, places, hostname)
+        labels = {CLONE_LABEL: clone.id, CHECKPOINT_LABEL: clone.checkpoint, OWNER_LABEL: self._owner}
+        record = ContainerRecord(
+            id=clone.id,
+            image=golden.image,
+            runtime=golden.runtime,
+            spec=AnyValue(golden.spec.type, msgspec.json.encode(spec)),
+            snapshotter=golden.snapshotter,
+            snapshot_key=_snapshot(clone.id),
+            options=golden.options,
+            labels=labels,
+        )
+        await self._runtime.records.create(record)
+        images = self._shelf.node_path(clone.checkpoint, shelves.IMAGES)
+        restore = Restore(images, self._shelf.clone_node_path(clone.id, shelves.WORK))
+        await self._runtime.tasks.create(clone.id, rootfs, options=golden.options, restore=restore)
+        try:
+            return await self._runtime.tasks.start(clone.id, timeout=_START_TIMEOUT)
+        except RuntimeFailure as error:
+            raise await self._explained(clone, error) from None
+
+    async def _explained(self, clone: Clone, error: RuntimeFailure) -> CheckpointError | RuntimeFailure:
+        path = self._shelf.clone_path(clone.id, shelves.WORK, "restore.log")
+        log = await asyncio.to_thread(shelves.tail, path)
+        verdict = explain(log, error.message)
+        _log.warning("a restore failed", id=clone.id, outcome=verdict.outcome, why=error.message, log=verdict.excerpt)
+        what = "; ".join(verdict.causes) or "; ".join(verdict.excerpt[-2:]) or error.message
+        text, hint = f"CRIU cannot restore: {what}", verdict.hint or None
+        if verdict.outcome == "refused":
+            return CheckpointRefused(text, causes=verdict.causes, hint=hint)
+        if verdict.outcome == "crashed":
+            return CriuCrashed(text, hint=hint)
+        if verdict.outcome == "no-space":
+            return CheckpointNoSpace(text, hint=hint)
+        return CheckpointError(text, hint=hint) if log else error
+
+    # ------------------------------------------------------------------------------------------ undoing
+
+    async def _give_up(self, clone: str) -> None:
+        """Take back what was made of a clone; what cannot be done now is done by the next `converge`."""
+        found = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
+        if clone in found:
+            try:
+                await self.undo(found[clone])
+            except (RuntimeFailure, CheckpointError, OSError) as error:
+                _log.warning("cannot clear up after a clone now", id=clone, why=str(error))
+
+    async def undo(self, clone: Clone) -> None:
+        """Remove all that is a clone's own, whatever of it is there. Its description goes last."""
+        info = self._runtime.info
+        await self._end(clone.id)
+        await self._runtime.records.delete(clone.id)
+        await self._runtime.snapshots.remove(_snapshot(clone.id))
+        await self._disconnect(clone)
+        await networks.drop_netns(info, clone.id)
+        if await asyncio.to_thread(self._shelf.clone_path(clone.id, shelves.SHM).exists):
+            await run_on_node(info, ["umount", "--lazy", self._shelf.clone_node_path(clone.id, shelves.SHM)])
+        await asyncio.to_thread(self._shelf.discard_clone, clone.id)
+
+    async def _disconnect(self, clone: Clone) -> None:
+        """Give the address back. Where ADD never succeeded, a plugin that fails again is no reason to keep the rest."""
+        if clone.network is None:
+            return
+        try:
+            await networks.detach(self._runtime.info, clone.id, clone.network, clone.result)
+        except CheckpointError as error:
+            if clone.result is not None:
+                raise
+            _log.warning("a network that was never made cannot be taken down", id=clone.id, why=error.message)
+
+    async def _end(self, clone: str) -> None:
+        """Kill all processes of the clone and wait until they are gone."""
+        task = await self._runtime.tasks.get(clone)
+        if task is None:
+            return
+        if task.state in {"paused", "pausing"}:
+            await self._runtime.tasks.resume(clone)
+        if task.state != "stopped" and task.pid:
+            await self._runtime.tasks.kill(clone, _KILL, everyone=True)
+            try:
+                async with asyncio.timeout(_KILL_TIMEOUT):
+                    await self._runtime.tasks.wait(clone)
+            except TimeoutError:
+                raise CheckpointError(f"{clone} does not end although it was killed") from None
+        await self._runtime.tasks.delete(clone)
+
+
+def _snapshot(clone: str) -> str:
+    return f"stoker-{clone}"

@@ -1,0 +1,124 @@
+"""Clones of real checkpoints: they go on where it was taken, with addresses of their own, and leave nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from stokerd.checkpoints.cni import NetworkError
+from stokerd.checkpoints.criu import Version, parse_version
+from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.manifest import Manifest
+from stokerd.errors import Conflict
+from tests.integration.checkpoint_scene import COUNT, Scene, counted, of_clone, read, scene
+from tests.rig.node import Node
+
+SERVE = "mkdir /www; echo served >/www/index.html; httpd -p 8080 -h /www; " + COUNT
+
+
+async def test_they_go_on_from_the_same_number_with_addresses_of_their_own(node: Node) -> None:
+    async with scene(node) as here:
+        kept = await here.checkpoints.create(here.container)
+        start = await counted(here, kept.root.snapshot)
+        clones = [await here.checkpoints.clone(kept.id, hostname="other") for _ in range(3)]
+        assert {clone.id for clone in clones} == {clone.id for clone in await here.checkpoints.clones()}
+        assert len({address for clone in clones for address in clone.addresses}) == 3
+        for clone in clones:
+            there = of_clone(here, clone.id)
+            assert start <= await there.goes_on() < start + 2000
+            assert await there.state() == "running"
+            assert clone.addresses[0] in await asyncio.to_thread(read, f"/proc/{clone.pid}/net/fib_trie")
+        with pytest.raises(Conflict):
+            await here.checkpoints.remove(kept.id)
+        for clone in clones:
+            await here.checkpoints.remove_clone(clone.id)
+        assert await here.checkpoints.clones() == ()
+        await here.goes_on()
+
+
+async def test_twenty_at_once(node: Node) -> None:
+    async with scene(node) as here:
+        kept = await here.checkpoints.create(here.container)
+        clones = await asyncio.gather(*(here.checkpoints.clone(kept.id) for _ in range(20)))
+        assert len({clone.addresses for clone in clones}) == 20
+        await asyncio.gather(*(of_clone(here, clone.id).goes_on() for clone in clones))
+        await asyncio.gather(*(here.checkpoints.remove_clone(clone.id) for clone in clones))
+
+
+async def test_servers_answer_on_their_own_addresses(node: Node) -> None:
+    async with scene(node, SERVE) as here:
+        if parse_version(here.runtime.info.criu_version) < Version(4, 2):
+            return  # it knows no sockets of this kernel
+        kept = await here.checkpoints.create(here.container)
+        clones = await asyncio.gather(*(here.checkpoints.clone(kept.id) for _ in range(2)))
+        for clone in clones:
+            ask = f"exec 3<>/dev/tcp/{clone.addresses[0]}/8080; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+            assert "served" in (await asyncio.to_thread(node.run, "bash", "-c", ask)).stdout
+        for clone in clones:
+            await here.checkpoints.remove_clone(clone.id)
+
+
+async def test_one_that_cannot_be_restored_leaves_nothing(node: Node) -> None:
+    async with scene(node) as here:
+        kept = await here.checkpoints.create(here.container)
+        before = await here.left()
+        image = next(here.directory.glob(f"{kept.id}/images/core-*.img"))
+        body = image.read_bytes()
+        image.write_bytes(body[: len(body) // 2])
+        with pytest.raises(CheckpointError, match="CRIU cannot restore"):
+            await here.checkpoints.clone(kept.id)
+        assert await here.left() == before
+        image.write_bytes(body)
+        again = await here.checkpoints.clone(kept.id)
+        await of_clone(here, again.id).goes_on()
+        await here.checkpoints.remove_clone(again.id)
+
+
+async def test_a_network_that_fails_leaves_nothing(node: Node) -> None:
+    async with scene(node) as here:
+        kept = await here.checkpoints.create(here.container)
+        before = await here.left()
+        (file,) = node.cni_dir.iterdir()
+        text = file.read_text()
+        try:
+            file.write_text(text.replace('"bridge"', '"no-such-plugin"'))
+            with pytest.raises(NetworkError, match="no-such-plugin"):
+                await here.checkpoints.clone(kept.id)
+        finally:
+            file.write_text(text)
+        assert await here.left() == before
+
+
+async def test_stokerd_is_killed_while_it_clones(node: Node) -> None:
+    async with scene(node) as here:
+        kept = await here.checkpoints.create(here.container)
+        before = await here.left()
+        for delay in (0.0, 0.03, 0.08, 0.15):
+            await _kill_while_cloning(here, kept, delay)
+            done = await here.checkpoints.converge()
+            for clone in await here.checkpoints.clones():
+                await of_clone(here, clone.id).goes_on()
+                await here.checkpoints.remove_clone(clone.id)
+                assert done.clones == []
+            assert await here.left() == before
+
+
+async def _kill_while_cloning(here: Scene, kept: Manifest, delay: float) -> None:
+    argv = ["-m", "tests.integration.checkpointer", str(here.node.endpoint), str(here.directory), kept.id, "clone"]
+    child = await asyncio.create_subprocess_exec(sys.executable, *argv)
+    try:
+        async with asyncio.timeout(20):
+            while not _begun(here.directory):  # noqa: ASYNC110 - stokerd tells nobody before it is done
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(delay)
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+def _begun(directory: Path) -> bool:
+    return any((directory / ".clones").iterdir())
