@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from stokerd.errors import (
+    RuntimeBusy,
     RuntimeFailure,
     RuntimeInvalid,
     RuntimeNotFound,
@@ -245,7 +246,7 @@ class TestCrashes:
         task = asyncio.create_task(memory.containers.start(app))
         await settled()
         assert memory.node.containers[app].starting
-        with pytest.raises(RuntimeInvalid, match="starting"):
+        with pytest.raises(RuntimeBusy, match="starting"):
             await memory.containers.start(app)
         memory.crash()
         with pytest.raises(RuntimeUnavailable):
