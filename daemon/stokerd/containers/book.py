@@ -24,6 +24,11 @@ _PAUSE, _PAUSE_WHEN_FAILING = 0.1, 5.0
 _DAY = 86_400.0
 
 
+def _begins(identity: str, start: str) -> bool:
+    """Say whether an id begins so, the word before its hyphen left out or not."""
+    return identity.startswith(start) or identity.partition("-")[2].startswith(start)
+
+
 class Book:
     def __init__(
         self,
@@ -97,7 +102,7 @@ class Book:
         for found in (
             [job for job in jobs if f"{job.row.namespace}/{job.row.name}" == name],
             [job for job in jobs if job.row.name == name],
-            [job for job in jobs if name and name in {job.id[: len(name)], job.id.partition("-")[2][: len(name)]}],
+            [job for job in jobs if name and _begins(job.id, name)],
         ):
             if len(found) == 1:
                 return found[0]

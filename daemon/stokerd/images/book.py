@@ -78,9 +78,10 @@ class JobBook:
         job = self._jobs.get(job_id)
         if job is not None:
             return job
-        length = len(job_id)
         matching = [
-            job for key, job in self._jobs.items() if job_id and job_id in {key[:length], key.partition("-")[2][:length]}
+            job
+            for key, job in self._jobs.items()
+            if job_id and (key.startswith(job_id) or key.partition("-")[2].startswith(job_id))
         ]
         if len(matching) == 1:
             return matching[0]
