@@ -27,7 +27,7 @@ async def room(
     supervision = asyncio.create_task(runtime.run())
     try:
         await asyncio.wait_for(runtime.wait_ready(), 20)
-        yield Checkpoints(runtime, directory, OWNER, survey=survey), runtime
+        yield Checkpoints(runtime, directory, OWNER, survey=survey, manage_criu_config=True), runtime
     finally:
         supervision.cancel()
         await asyncio.gather(supervision, return_exceptions=True)
