@@ -198,6 +198,70 @@ class ContainerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologySettings:
+    """``[topology]``: what the node is made of, and what it hangs on (docs/topology.md)."""
+
+    mode: Literal["on-demand", "always", "off"] = "on-demand"
+    """``on-demand`` loads it at the first request for it and lets it run from then on, so that stokerd is small where
+    nobody asks; ``always`` begins at the start; ``off`` refuses such requests."""
+
+    node: str = ""
+    """This node's name in the report; empty: its host name."""
+
+    root: Path = Path("/")
+    """Where sys and proc of the machine are: another one if the host's root is mounted elsewhere."""
+
+    interval: Annotated[PositiveSeconds, LIVE] = 10.0
+    """How often ports and their counters are read."""
+
+    link_interval: Annotated[PositiveSeconds, LIVE] = 1.0
+    """How often the state of the links alone is looked at, for what the kernel does not tell by itself."""
+
+    hardware_interval: Annotated[PositiveSeconds, LIVE] = 60.0
+    """How often GPUs, adapters, bridges and NUMA nodes are read."""
+
+    source_interval: Annotated[PositiveSeconds, LIVE] = 30.0
+    """How often lldpd is asked, and files that serve as sources are looked at."""
+
+    gpu_interval: Annotated[PositiveSeconds, LIVE] = 300.0
+    """How often nvidia-smi is run; where it takes long, so that it does not cost more than it tells."""
+
+    read_timeout: Annotated[PositiveSeconds, LIVE] = 10.0
+    """A source that takes longer counts as failed."""
+
+    nvidia_smi: str = "nvidia-smi"
+    """Name or path of nvidia-smi; empty: it is not run."""
+
+    nvidia_file: str = ""
+    """A file with what ``nvidia-smi -q -x`` printed, which is used instead of running it."""
+
+    nvidia_matrix_file: str = ""
+    """A file with what ``nvidia-smi topo -m`` printed, beside nvidia_file."""
+
+    lldpcli: str = "lldpcli"
+    """Name or path of lldpd's lldpcli; empty: lldpd is not asked."""
+
+    lldp_socket: str = ""
+    """lldpd's socket; empty: the usual places."""
+
+    lldp_file: str = ""
+    """A file with what ``lldpcli -f json show neighbors`` printed, which is used instead of asking lldpd."""
+
+    fabric_file: str = ""
+    """A file with what ibnetdiscover or iblinkinfo printed; empty: none."""
+
+    placement_file: str = ""
+    """A JSON or environment file that tells where the machine is; empty: none."""
+
+    labels: Annotated[tuple[str, ...], LIVE] = ()
+    """Labels that are put into the report, each as ``name=value``."""
+
+    rules: Annotated[tuple[str, ...], LIVE] = ()
+    """What interfaces are for, the first that matches counts: ``storage name=ens*f0np0 vlan=100``; conditions are
+    name=, vlan=, layer=, least-gbps=, most-gbps=, subnet= and near-gpu=yes or no."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything together."""
 
@@ -207,6 +271,7 @@ class Settings:
     images: ImageSettings = field(default_factory=ImageSettings)
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
     containers: ContainerSettings = field(default_factory=ContainerSettings)
+    topology: TopologySettings = field(default_factory=TopologySettings)
 
 
 def is_live(part: type[object], name: str) -> bool:

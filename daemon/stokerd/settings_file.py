@@ -7,14 +7,15 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from stoker.units import parse_duration, parse_size
 from stokerd.errors import ConfigError
-from stokerd.settings import Settings, Unit
+from stokerd.settings import Settings, TopologySettings, Unit
+from stokerd.settings_rules import problems as rule_problems
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WHAT = {
@@ -78,6 +79,7 @@ def consistency_problems(settings: Settings) -> list[str]:
         ("api.socket", settings.api.socket),
         *(("credentials.docker_configs", path) for path in settings.credentials.docker_configs),
         ("runtime.registry_config_path", Path(settings.runtime.registry_config_path or "/")),
+        *_topology_paths(settings.topology),
     ):
         if not path.is_absolute():
             problems.append(f"{name}: {str(path)!r} is not an absolute path")
@@ -86,7 +88,13 @@ def consistency_problems(settings: Settings) -> list[str]:
         problems.append(f"runtime.endpoint: {endpoint!r} is not the path of a unix socket")
     if len(os.fsencode(settings.api.socket)) > 100:
         problems.append("api.socket: a unix socket's path can have at most 107 bytes, and its lock needs a few")
-    return problems
+    return problems + rule_problems(settings.topology.rules, settings.topology.labels)
+
+
+def _topology_paths(topology: TopologySettings) -> Iterator[tuple[str, Path]]:
+    yield "topology.root", topology.root
+    for name in ("nvidia_file", "nvidia_matrix_file", "lldp_socket", "lldp_file", "fabric_file", "placement_file"):
+        yield f"topology.{name}", Path(getattr(topology, name) or "/")
 
 
 def _table(kind: type[Any], document: Mapping[str, Any], where: str, problems: list[str]) -> Any:

@@ -101,7 +101,7 @@ def _values(hint: Any) -> str:
     if get_origin(bare) is Literal:
         return ", ".join(f'`"{choice}"`' for choice in get_args(bare))
     if get_origin(bare) is tuple:
-        return "list of paths"
+        return "list of paths" if get_args(bare)[0] is Path else "list of texts"
     return "absolute path" if bare is Path else "text"
 
 

@@ -49,6 +49,7 @@ from stokerd.registry.client import RegistryClient
 from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
+from stokerd.topology.room import TopologyRoom
 
 _SECRET_BYTES = 16
 _WARM_PRIORITY = 100
@@ -117,11 +118,13 @@ async def compose(
         ),
         settings.containers,
     )
-    rooms: dict[str, Room] = {"images": images, "containers": pods}
+    topology = TopologyRoom(settings.topology)
+    rooms: dict[str, Room] = {"images": images, "containers": pods, "topology": topology}
     reloader.add(
         lambda new: log.configure(new.daemon),
         lambda new: images.apply(new.images),
         lambda new: pods.apply(new.containers),
+        lambda new: topology.apply(new.topology),
         lambda new: keyring.apply(new.credentials.docker_configs, helper_timeout=new.credentials.helper_timeout),
     )
     control = Control(
@@ -131,8 +134,10 @@ async def compose(
         config_problem=lambda: reloader.problem,
         failures=lambda: supervisor.problems,
     )
-    node = NodeService(NodeParts(runtime, rooms, budget, keyring, settings.api.group, control))
-    api = ApiServer(settings.api, images, node, registry, containers=pods, passed=passed)
+    node = NodeService(
+        NodeParts(runtime, rooms, budget, keyring, settings.api.group, control, lambda: topology.findings)
+    )
+    api = ApiServer(settings.api, images, node, registry, containers=pods, topology=topology, passed=passed)
     return Daemon(runtime, rooms, (pods.park,), api)
 
 

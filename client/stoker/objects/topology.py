@@ -224,6 +224,13 @@ class TopologyChange(Wire):
     after: str = ""
 
 
+class TopologyEvent(Wire, tag="topology", tag_field="type"):
+    """Server-sent: first the report as it is, then small changes as they happen."""
+
+    report: TopologyReport | None = None
+    changes: list[TopologyChange] = field(default_factory=list)
+
+
 class PortLoad(Wire):
     nic: str
     port: int

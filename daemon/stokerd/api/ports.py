@@ -6,7 +6,7 @@ All methods raise StokerError subclasses; ``api.errors`` maps these to HTTP. No 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stoker.objects.containers import (
     ContainerDetail,
@@ -35,6 +35,9 @@ from stoker.objects.images import (
     WarmRequest,
 )
 from stoker.objects.node import Health, NodeInfo
+
+if TYPE_CHECKING:  # loaded when the topology is
+    from stoker.objects.topology import TopologyEvent, TopologyLoad, TopologyReport
 
 
 class ImagesPort(Protocol):
@@ -123,6 +126,21 @@ class ContainersPort(Protocol):
 
     def follow_recreate(self, request_id: str) -> AsyncIterator[RecreateEvent]:
         """Yield the request as it is, then every change, the last one being its end."""
+        ...
+
+
+class TopologyPort(Protocol):
+    """What the node is made of, and what it hangs on. The first call has it loaded; the reason SwitchedOff refuses."""
+
+    async def report(self) -> TopologyReport:
+        """Return the report; it is equal as long as nothing changed."""
+        ...
+
+    async def load_of_ports(self) -> TopologyLoad: ...
+
+    def follow(self) -> AsyncIterator[TopologyEvent]:
+        """Yield the report as it is, then its changes until the caller stops. A slow reader gets the difference to what
+        it knows."""
         ...
 
 

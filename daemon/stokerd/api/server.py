@@ -18,10 +18,11 @@ from stokerd.api.calls import Calls, Deadlines
 from stokerd.api.container_routes import ContainerHandlers
 from stokerd.api.listener import Listener, adopt_listener, group_id, open_listener
 from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
-from stokerd.api.ports import ContainersPort, ImagesPort, NodePort
+from stokerd.api.ports import ContainersPort, ImagesPort, NodePort, TopologyPort
 from stokerd.api.protocol import Protocol
 from stokerd.api.routes import Handlers
 from stokerd.api.sse import Streams
+from stokerd.api.topology_routes import TopologyHandlers
 from stokerd.settings import ApiSettings
 
 __all__ = ["ApiServer", "ApiSettings"]
@@ -44,6 +45,7 @@ class ApiServer:
         registry: CollectorRegistry,
         *,
         containers: ContainersPort,
+        topology: TopologyPort,
         passed: socket.socket | None = None,
         deadlines: Deadlines | None = None,
         max_streams: int = MAX_STREAMS,
@@ -56,6 +58,7 @@ class ApiServer:
         self._settings = settings
         self._images = images
         self._containers = containers
+        self._topology = topology
         self._node = node
         self._registry = registry
         self._metrics = Metrics(registry)
@@ -134,6 +137,8 @@ class ApiServer:
         app.add_routes(handlers.routes())
         inventory = ContainerHandlers(self._containers, self._streams, self._calls, self._deadlines)
         app.add_routes(inventory.routes())
+        topology = TopologyHandlers(self._topology, self._streams, self._calls, self._deadlines)
+        app.add_routes(topology.routes())
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)
         await runner.setup()
         return runner

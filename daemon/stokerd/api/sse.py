@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from aiohttp import web
 
 from stoker.objects.containers import RecreateEvent
 from stoker.objects.images import Event as ImageEvent
-from stoker.objects.images import ImageChange, ItemEvent, JobEvent
 from stokerd.api.errors import Stopping, failure_of
 from stokerd.errors import LimitExceeded
 
 _HEARTBEAT = b": heartbeat\n\n"
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_NAME_OF = {ItemEvent: "item", JobEvent: "job", ImageChange: "image", RecreateEvent: "recreate"}
 
-Event = ImageEvent | RecreateEvent
+if TYPE_CHECKING:  # loaded when the topology is
+    from stoker.objects.topology import TopologyEvent
+
+Event: TypeAlias = "ImageEvent | RecreateEvent | TopologyEvent"
+"""Each has its name in its tag."""
 
 
 def encode_event(event: Event, number: int) -> bytes:
     """Return one event as it goes over the wire; JSON has no raw line breaks, so one ``data`` line is enough."""
-    return _frame(_NAME_OF[type(event)], number, msgspec.json.encode(event))
+    return _frame(str(event.__struct_config__.tag), number, msgspec.json.encode(event))
 
 
 def _frame(name: str, number: int, data: bytes) -> bytes:

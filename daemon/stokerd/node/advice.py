@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stoker.objects.node import Advice
 from stokerd.images.space import FileSystem, Margins, human
 from stokerd.runtime.types import RuntimeInfo
 
+if TYPE_CHECKING:  # loaded when the topology is
+    from stoker.objects.topology import TopologyFinding
+
+_MOST_FINDINGS = 20
 _OLDEST_CONTAINERD = (1, 6)
 _FIRST_GOOD_CRIU = (4, 0)
 _SMALL_DISK = 20 << 30
@@ -27,6 +33,7 @@ class Findings:
     group: str = ""
     group_exists: bool = True
     config_problem: str = ""
+    topology: Sequence[TopologyFinding] = ()
 
 
 def advise(findings: Findings) -> list[Advice]:
@@ -67,6 +74,15 @@ def advise(findings: Findings) -> list[Advice]:
                 remedy=f"groupadd --system {findings.group}",
             )
         )
+    found += [
+        Advice(
+            severity=each.severity,
+            subject=", ".join(["topology", *each.subjects]),
+            message=each.message,
+            remedy=each.remedy,
+        )
+        for each in findings.topology[:_MOST_FINDINGS]
+    ]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda entry: order[entry.severity])
 

@@ -6,8 +6,8 @@ import asyncio
 import grp
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import psutil
@@ -26,6 +26,9 @@ from stokerd.node.health import Part, health_of, readiness_of
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
 from stokerd.runtime.types import RuntimeInfo
+
+if TYPE_CHECKING:  # loaded when the topology is
+    from stoker.objects.topology import TopologyFinding
 
 _PING_TIMEOUT = 5.0
 
@@ -58,6 +61,8 @@ class NodeParts(msgspec.Struct, frozen=True):
     keyring: Keyring
     group: str
     control: Control
+    topology: Callable[[], Sequence[TopologyFinding]] = tuple
+    """The faults that the node's topology shows, as far as it is known."""
     now: Callable[[], float] = time.monotonic
 
 
@@ -135,6 +140,7 @@ class NodeService:
                     group=self._parts.group,
                     group_exists=await asyncio.to_thread(_group_exists, self._parts.group),
                     config_problem=self._parts.control.config_problem(),
+                    topology=self._parts.topology(),
                 )
             ),
         )

@@ -120,6 +120,30 @@ class NumaFacts(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
 
+class Tree(msgspec.Struct, frozen=True):
+    """What is on PCIe, and the NUMA nodes: the part of the hardware that rarely changes. ``unread`` is by source."""
+
+    pci: tuple[PciDevice, ...] = ()
+    numa: tuple[NumaFacts, ...] = ()
+    unread: Mapping[str, Unread] = {}
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """The ports, with their counters: the part of the hardware that changes all the time. ``unread`` is by source."""
+
+    rdma: tuple[RdmaDevice, ...] = ()
+    nets: tuple[NetDevice, ...] = ()
+    unread: Mapping[str, Unread] = {}
+
+
+class AmdReport(msgspec.Struct, frozen=True):
+    """GPUs in the order of their addresses; ``links`` has ``XGMI`` by the addresses of two of them."""
+
+    gpus: tuple[Accelerator, ...] = ()
+    links: Mapping[tuple[str, str], str] = {}
+    unread: Unread = Unread()
+
+
 class Hardware(msgspec.Struct, frozen=True):
     """What sysfs shows of a node."""
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from stokerd.topology.accelerators import Accelerator
-from stokerd.topology.facts import MODELS, natural
-from stokerd.topology.foreign import Unread, integer
+from stokerd.topology.facts import MODELS, AmdReport, natural
+from stokerd.topology.foreign import integer
 from stokerd.topology.sysfs import Sysfs
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -19,14 +17,6 @@ _DEVICES = "sys/bus/pci/devices"
 _XGMI = 11  # CRAT's type of the link; 2 is PCIe
 _MOST_NODES, _MOST_LINKS = 256, 256
 _UNCORRECTED = re.compile(r"^ue:\s*(\d{1,18})\s*$", re.MULTILINE)
-
-
-class AmdReport(msgspec.Struct, frozen=True):
-    """The GPUs in the order of their addresses; ``links`` has ``XGMI`` by the addresses of two of them."""
-
-    gpus: tuple[Accelerator, ...] = ()
-    links: dict[tuple[str, str], str] = {}
-    unread: Unread = Unread()
 
 
 def read_amd(files: Sysfs) -> AmdReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stokerd.topology.facts import Hardware
+from stokerd.topology.facts import Hardware, Ports, Tree
 from stokerd.topology.read_network import read_nets, read_rdma
 from stokerd.topology.read_pci import read_numa, read_pci
 from stokerd.topology.sysfs import Sysfs
@@ -21,11 +21,19 @@ def read_hardware(root: Path = Path("/"), networks: Mapping[str, tuple[str, ...]
 
 def read_with(files: Callable[[], Sysfs], networks: Mapping[str, tuple[str, ...]] | None = None) -> Hardware:
     """Return the hardware that *files* show; each part gets its own, to count what it cannot read."""
-    pci, rdma, net, numa = (files() for _ in range(4))
-    return Hardware(
-        pci=read_pci(pci),
-        rdma=read_rdma(rdma),
-        nets=read_nets(net, networks),
-        numa=read_numa(numa),
-        unread={"sysfs.net": net.lost, "sysfs.numa": numa.lost, "sysfs.pci": pci.lost, "sysfs.rdma": rdma.lost},
-    )
+    tree, ports = read_tree(files), read_ports(files, networks)
+    return Hardware(tree.pci, ports.rdma, ports.nets, tree.numa, {**ports.unread, **tree.unread})
+
+
+def read_tree(files: Callable[[], Sysfs]) -> Tree:
+    """Return the GPUs, adapters and NUMA nodes that *files* show."""
+    pci, numa = files(), files()
+    found = read_pci(pci), read_numa(numa)
+    return Tree(*found, {"sysfs.numa": numa.lost, "sysfs.pci": pci.lost})
+
+
+def read_ports(files: Callable[[], Sysfs], networks: Mapping[str, tuple[str, ...]] | None = None) -> Ports:
+    """Return the ports that *files* show."""
+    rdma, net = files(), files()
+    found = read_rdma(rdma), read_nets(net, networks)
+    return Ports(*found, {"sysfs.net": net.lost, "sysfs.rdma": rdma.lost})

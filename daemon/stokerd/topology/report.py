@@ -42,7 +42,7 @@ def build(seen: Observation, now: datetime, before: TopologyReport | None = None
     If nothing changed, *before* itself is returned.
     """
     inventory = take(seen, uses_of(before))
-    report = _Builder(seen, inventory, now).build()
+    report = _Builder(seen, inventory, now, before).build()
     report.findings = findings(report)
     return settle(report, before)
 
@@ -53,7 +53,9 @@ def uses_of(report: TopologyReport | None) -> dict[str, Decision]:
 
 
 class _Builder:
-    def __init__(self, seen: Observation, inventory: Inventory, now: datetime) -> None:
+    def __init__(
+        self, seen: Observation, inventory: Inventory, now: datetime, before: TopologyReport | None = None
+    ) -> None:
         self._seen = seen
         self._inventory = inventory
         self._now = now
@@ -62,6 +64,8 @@ class _Builder:
         self._fabric = {node.guid: node for node in seen.fabric.nodes} if seen.fabric is not None else {}
         # Where a dump knows a node by its GUID, and sysfs has the port's (or the other way round).
         self._by_port = {link.guid: (node, link) for node in self._fabric.values() for link in node.links if link.guid}
+        old = before.nics if before is not None else []
+        self._before = {(nic.name, port.number): port for nic in old for port in nic.ports}
         self._name_of_gpu = {gpu.pci.place.address: gpu.name for gpu in inventory.gpus}
 
     def build(self) -> TopologyReport:
@@ -181,6 +185,8 @@ class _Builder:
         if net is not None:
             found.netdev, found.mac, found.mtu = net.name, net.mac, net.mtu
             found.bond, found.vlans = net.bond, list(net.vlans)
+        if health.FLAPPING in found.health.reasons:
+            _hold(found, self._before.get((nic.name, port.number)), up=port.up is True)
         return found
 
     def _health(self, nic: str, port: PortItem) -> PortHealth:
@@ -266,6 +272,17 @@ class _Builder:
             unnamed=sum(not node.host for node in adapters),
             down=sum(link.state == "down" for node in fabric.nodes for link in node.links),
         )
+
+
+def _hold(port: NicPort, before: NicPort | None, *, up: bool) -> None:
+    """Leave a port that is flapping as it was when it was up: a flap is an event and a number, not ten reports."""
+    port.state = health.FLAPPING
+    if not up and before is not None:
+        for name in _LOST_WITH_THE_LINK:
+            setattr(port, name, getattr(before, name))
+
+
+_LOST_WITH_THE_LINK = ("physical", "gbps", "width", "speed", "lid", "sm_lid", "gids", "roce", "mtu", "neighbours")
 
 
 def _port_source(port: PortItem) -> str:

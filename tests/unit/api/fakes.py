@@ -43,6 +43,7 @@ from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import NotFound
 from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fake_node import FakeNode
+from tests.unit.api.fake_topology import FakeTopology
 from tests.unit.api.feeds import Feed
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -260,6 +261,7 @@ class Api:
     socket: Path
     images: FakeImages
     containers: FakeContainers
+    topology: FakeTopology
     node: FakeNode
     registry: CollectorRegistry
     server: ApiServer
@@ -272,7 +274,12 @@ class Api:
         await self.server.stop(1.0)
         self.registry = CollectorRegistry()
         self.server = ApiServer(
-            self.settings, images=self.images, containers=self.containers, node=self.node, registry=self.registry
+            self.settings,
+            images=self.images,
+            containers=self.containers,
+            topology=self.topology,
+            node=self.node,
+            registry=self.registry,
         )
         await self.server.start()
 
@@ -290,10 +297,12 @@ async def running_api(
     directory = Path(tempfile.mkdtemp(prefix="stoker-api-"))
     settings = ApiSettings(socket=directory / "s.sock", group=group, max_body=max_body, heartbeat=heartbeat)
     images, containers, node, registry = FakeImages(), FakeContainers(), FakeNode(), CollectorRegistry()
+    topology = FakeTopology()
     server = ApiServer(
         settings,
         images=images,
         containers=containers,
+        topology=topology,
         node=node,
         registry=registry,
         deadlines=deadlines,
@@ -301,7 +310,7 @@ async def running_api(
     )
     await server.start()
     http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(settings.socket)))
-    api = Api(settings.socket, images, containers, node, registry, server, http, settings=settings)
+    api = Api(settings.socket, images, containers, topology, node, registry, server, http, settings=settings)
     try:
         yield api
     finally:
