@@ -15,6 +15,7 @@ from typing import Any
 
 from stoker.client_containers import ContainerCalls
 from stoker.client_images import ImageCalls
+from stoker.client_topology import TopologyCalls
 from stoker.defaults import DEFAULT_SOCKET
 from stoker.errors import ClientError, DaemonUnreachable
 from stoker.objects.containers import ReloadResult
@@ -23,7 +24,7 @@ from stoker.objects.node import Health, NodeInfo
 __all__ = ["DEFAULT_SOCKET", "Client", "ClientError", "DaemonUnreachable"]
 
 
-class Client(ImageCalls, ContainerCalls):
+class Client(ImageCalls, ContainerCalls, TopologyCalls):
     """A client of the stokerd behind *socket*. Use it as an async context manager, or call ``close``."""
 
     async def node(self) -> NodeInfo:

@@ -289,6 +289,11 @@ def _places(report: TopologyReport) -> dict[str, PcieInfo]:
     return places
 
 
+def distance(report: TopologyReport, one: str, other: str) -> str:
+    """Return the class of the way between two devices; empty where the matrix does not have both."""
+    return _cell(report, one, other)
+
+
 def _cell(report: TopologyReport, one: str, other: str) -> str:
     devices = report.matrix.devices
     names = {port.netdev: nic.name for nic in report.nics for port in nic.ports if port.netdev}

@@ -96,6 +96,16 @@ def known_objects(context: click.Context, parameter: click.Parameter, incomplete
     return known_pods(context, parameter, incomplete) + _known(context, incomplete, ask)
 
 
+def known_devices(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the GPUs and adapters of the node."""
+
+    async def ask(client: Client) -> list[str]:
+        report = await client.topology()
+        return [gpu.name for gpu in report.gpus] + [nic.name for nic in report.nics]
+
+    return _known(context, incomplete, ask)
+
+
 def known_recreates(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the ids of requests to recreate."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,17 @@ import click
 from stoker.cli import exits
 from stoker.cli.console import Console, global_options, pass_console
 from stoker.cli.text import Style, clean
-from stoker.errors import DaemonUnreachable
+from stoker.errors import ClientError, DaemonUnreachable
 from stoker.units import brief_duration, format_size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stoker.client import Client
     from stoker.objects.node import Advice, NodeInfo
+
+_TOPOLOGY_SECONDS = 20.0
+"""For the first look at the topology; without it there is no advice on it, and that is all."""
 
 
 @click.command(epilog=exits.HELP)
@@ -25,10 +30,11 @@ if TYPE_CHECKING:
 def doctor(console: Console) -> int:
     """Check the node and the daemon, and give advice.
 
-    Exits with 1 when something is wrong that keeps Stoker from working, with 3 when stokerd cannot be reached.
+    Exits with 1 when something keeps Stoker from working, or is broken in this machine; with 3 when stokerd cannot be
+    reached.
     """
     try:
-        info = console.call(lambda client: client.node())
+        info = console.call(_examine)
     except DaemonUnreachable as error:
         if console.json:
             raise
@@ -41,6 +47,16 @@ def doctor(console: Console) -> int:
         for line in report_lines(info, console.style()):
             console.say(line)
     return exits.FAILED if _errors(info) else exits.OK
+
+
+async def _examine(client: Client) -> NodeInfo:
+    """Return what stokerd knows. It looks at the topology when it is asked for it, and then has advice on it, too."""
+    import asyncio  # late, like the client
+
+    with contextlib.suppress(ClientError, TimeoutError):
+        async with asyncio.timeout(_TOPOLOGY_SECONDS):
+            await client.topology()
+    return await client.node()
 
 
 def _errors(info: NodeInfo) -> int:

@@ -28,7 +28,7 @@ Exit codes:
   2    the command line or a file is malformed
   3    stokerd cannot be reached
   4    not enough disk space
-  5    there is no such image, job, pin, pod, container or request
+  5    there is no such image, job, pin, pod, container, request or device
   6    refused: by a limit, a pin, a running container or a permission
   130  interrupted
 """

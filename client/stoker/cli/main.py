@@ -22,6 +22,7 @@ from stoker.cli.pods import containers, pods, ps
 from stoker.cli.recreate import recreate_group
 from stoker.cli.recreate_requests import cancel_recreate, ls_recreates, show_recreate, watch_recreate
 from stoker.cli.reload import reload
+from stoker.cli.topology import topology
 from stoker.cli.warm import plan, warm, watch
 from stoker.errors import ClientError, ManifestError
 
@@ -71,7 +72,7 @@ for command in (
     image.add_command(command)
 for command in (ls_recreates, show_recreate, watch_recreate, cancel_recreate):
     recreate_group.add_command(command)
-for command in (pods, containers, inspect, recreate_group, apply, doctor, reload, support_bundle, completion):
+for command in (pods, containers, inspect, recreate_group, apply, topology, doctor, reload, support_bundle, completion):
     cli.add_command(command)
 cli.add_command(ps)
 
