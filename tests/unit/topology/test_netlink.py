@@ -114,14 +114,18 @@ async def test_events_that_were_lost_are_told_as_such(monkeypatch: pytest.Monkey
     events.stop()
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def test_listening_and_no_more() -> None:
     told = Told()
     events = LinkEvents(told.tell, told.lose)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     events.start()
     events.stop()
     events.stop()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
 
 
 async def test_a_system_that_does_not_let_us(monkeypatch: pytest.MonkeyPatch) -> None:
