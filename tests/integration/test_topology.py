@@ -1,0 +1,138 @@
+"""Topology of a machine whose files are laid out, by a real stokerd: its links, one of them real, and who is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stoker.objects.topology import TopologyEvent, TopologyReport
+from tests.integration.conftest import MakeStokerd
+from tests.rig.hardware import texts
+from tests.rig.hardware.machines import Machine, cpu_node, h100
+from tests.rig.hardware.tree import lay_out, set_link
+from tests.rig.node import Node
+from tests.rig.processes import run
+from tests.rig.stokerd import Stokerd
+
+SEEN_WITHIN = 2.0
+NEVER = "1h"
+
+
+def lay_out_with_tools(machine: Machine, root: Path) -> dict[str, str]:
+    """Write the machine's files and what tools print on it; return the settings."""
+    lay_out(machine, root)
+    outputs = {
+        "nvidia_file": texts.nvidia_smi(machine),
+        "nvidia_matrix_file": texts.topo_m(machine).encode(),
+        "lldp_file": texts.lldpcli(machine).encode(),
+        "fabric_file": texts.ibnetdiscover(machine).encode(),
+    }
+    settings = {"root": str(root), "node": machine.name}
+    for name, data in outputs.items():
+        (root / name).write_bytes(data)
+        settings[name] = str(root / name)
+    return settings
+
+
+@pytest.fixture
+def veth() -> Iterator[tuple[str, str]]:
+    """Two ends of a cable, both up."""
+    ours, theirs = f"vt{os.getpid() % 10**6}a", f"vt{os.getpid() % 10**6}b"
+    run(["ip", "link", "add", ours, "type", "veth", "peer", "name", theirs])
+    try:
+        for name in (ours, theirs):
+            run(["ip", "link", "set", name, "up"])
+        yield ours, theirs
+    finally:
+        run(["ip", "link", "del", ours])
+
+
+async def told(events: AsyncIterator[TopologyEvent], *wanted: tuple[str, str, str]) -> float:
+    """Return how many seconds it took until these changes had been told."""
+    began, left = time.monotonic(), set(wanted)
+    async for event in events:
+        left -= {(change.subject, change.field, change.after) for change in event.changes}
+        if not left:
+            break
+    return time.monotonic() - began
+
+
+def port_of(report: TopologyReport, name: str) -> tuple[str, str]:
+    port = next(nic for nic in report.nics if nic.name == name).ports[0]
+    return port.state, port.health.state
+
+
+async def test_a_link_that_goes_down_is_told_within_two_seconds(
+    node: Node, make_stokerd: MakeStokerd, tmp_path: Path
+) -> None:
+    machine = h100()
+    stokerd = make_stokerd(node, topology=lay_out_with_tools(machine, tmp_path))
+    assert not any(each["event"] == "topology is known" for each in stokerd.events())  # nobody has asked
+    async with stokerd.client() as client, aclosing(client.follow_topology()) as events:
+        before = (await anext(events)).report
+        assert before == await client.topology()
+        assert before is not None
+        assert (before.node, len(before.gpus), len(before.nics), before.findings) == ("h100-01", 8, 12, [])
+        set_link(tmp_path, machine.nics[2], up=False)
+        assert await told(events, ("nic mlx5_2 port 1", "physical", "polling")) < SEEN_WITHIN
+        assert port_of(await client.topology(), "mlx5_2") == ("down", "down")
+        _see_it_on_the_command_line(stokerd)
+        set_link(tmp_path, machine.nics[2], up=True)
+        assert await told(events, ("nic mlx5_2 port 1", "physical", "linkup")) < SEEN_WITHIN
+        after = await client.topology()
+        assert port_of(after, "mlx5_2") == ("active", "healthy")
+        assert {load.nic: load.losses for load in (await client.topology_load()).ports}["mlx5_2"] == 1
+    _ask_with_a_tag(stokerd)
+
+
+def _see_it_on_the_command_line(stokerd: Stokerd) -> None:
+    done = stokerd.cli("doctor")
+    assert "✗ topology, mlx5_2: port 1 of mlx5_2 (compute) is down: polling" in done.stdout
+    assert done.returncode == 1
+    lines = stokerd.cli("topology").stdout.splitlines()
+    assert "│  │  └─ PIX mlx5_2  compute rail 2 · ibp2 down → MF0;ibleaf-03:MQM9700/U1 17" in lines
+    assert stokerd.cli("topology", "explain", "GPU3", "mlx5_3").stdout.startswith("GPU3 - mlx5_3: PIX\n")
+
+
+def _ask_with_a_tag(stokerd: Stokerd) -> None:
+    curl = ["curl", "-s", "-i", "--unix-socket", str(stokerd.socket), "http://x/v1/topology"]
+    first = subprocess.run(curl, capture_output=True, text=True, check=True, timeout=20).stdout
+    tag = next(line.partition(": ")[2] for line in first.splitlines() if line.lower().startswith("etag: "))
+    again = subprocess.run(
+        [*curl, "-H", f"If-None-Match: {tag}"], capture_output=True, text=True, check=True, timeout=20
+    ).stdout
+    assert again.startswith("HTTP/1.1 304 ")
+    assert json.loads(first.partition("\n\n")[2])["node"] == "h100-01"
+
+
+async def test_the_kernel_tells_of_a_real_carrier(
+    node: Node, make_stokerd: MakeStokerd, tmp_path: Path, veth: tuple[str, str]
+) -> None:
+    """One network device of the machine is real. Nothing looks at it, so that it can only have been told."""
+    ours, theirs = veth
+    machine = cpu_node()
+    machine = replace(machine, nics=(machine.nics[0], replace(machine.nics[1], netdev=ours)))
+    lay_out(machine, tmp_path)
+    for name in ("carrier", "operstate"):
+        path = tmp_path / "sys/class/net" / ours / name
+        path.unlink()
+        path.symlink_to(f"/sys/class/net/{ours}/{name}")
+    topology = {"root": str(tmp_path), "interval": NEVER, "link_interval": NEVER, "hardware_interval": NEVER}
+    stokerd = make_stokerd(node, topology=topology)
+    async with stokerd.client() as client, aclosing(client.follow_topology()) as events:
+        report = (await anext(events)).report
+        assert report is not None
+        assert ("netlink", "ok") in [(source.name, source.state) for source in report.sources]
+        assert port_of(report, ours) == ("active", "healthy")
+        for state, health in (("down", "down"), ("up", "healthy")):
+            run(["ip", "link", "set", theirs, state])
+            assert await told(events, (f"nic {ours} port 1 health", "state", health)) < SEEN_WITHIN
+    assert stokerd.stop() == 0
