@@ -211,7 +211,7 @@ class TopologySettings:
     root: Path = Path("/")
     """Where sys and proc of the machine are: another one if the host's root is mounted elsewhere."""
 
-    interval: Annotated[PositiveSeconds, LIVE] = 10.0
+    interval: Annotated[PositiveSeconds, LIVE] = 15.0
     """How often ports and their counters are read."""
 
     link_interval: Annotated[PositiveSeconds, LIVE] = 1.0

@@ -25,8 +25,9 @@ from stokerd.topology.settling import changes
 from stokerd.topology.sources import Sources
 
 _log = structlog.get_logger("topology")
-_SPACING = 0.25
-"""Seconds between readings that events ask for: a link that flaps makes many."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _CALM = 0.05, 1.0, 1.0
+"""Seconds from one reading to the next that events ask for: it doubles with each, until none came for a while. So one
+link that changes is told at once, and a storm of them costs little."""
 _TOLD_AT_ONCE = 20
 """Changes that are logged one by one; more of them are a number."""
 
@@ -120,7 +121,7 @@ class TopologyService:
             self._known = learn(self._known, "netlink", Outcome("ok"))
 
     async def _keep(self, name: str) -> None:
-        trigger = self._triggers[name]
+        trigger, pause = self._triggers[name], _FIRST_PAUSE
         while True:
             trigger.clear()
             began = self._clock()
@@ -130,7 +131,8 @@ class TopologyService:
                     await trigger.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(max(began + _SPACING - self._clock(), 0.0))
+            pause = _FIRST_PAUSE if self._clock() - began > _CALM else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(max(began + pause - self._clock(), 0.0))
 
     async def _look_at_links(self) -> None:
         """See a link that goes down or comes up where the kernel does not tell, as it does not of InfiniBand."""
