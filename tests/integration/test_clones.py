@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.cni import NetworkError
 from stokerd.checkpoints.criu import Version, parse_version
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.errors import Conflict
-from tests.integration.checkpoint_scene import COUNT, Scene, counted, of_clone, read, scene
+from tests.integration.checkpoint_scene import COUNT, LARGE, Scene, counted, of_clone, read, scene
 from tests.rig.node import Node
 
 SERVE = "mkdir /www; echo served >/www/index.html; httpd -p 8080 -h /www; " + COUNT
@@ -122,3 +125,60 @@ async def _kill_while_cloning(here: Scene, kept: Manifest, delay: float) -> None
 
 def _begun(directory: Path) -> bool:
     return any((directory / ".clones").iterdir())
+
+
+async def test_memory_comes_after_the_start(node: Node) -> None:
+    """The clone runs before its memory is in; the helper ends by itself, and what it served is whole."""
+    async with scene(node, LARGE) as here:
+        kept = await here.checkpoints.create(here.container)
+        life = asyncio.create_task(here.checkpoints.run())
+        eager = await here.checkpoints.clone(kept.id, mode="eager")
+        lazy = await here.checkpoints.clone(kept.id)
+        assert (eager.memory, lazy.memory) == ("eager", "loading")
+        for clone in (eager, lazy):
+            await of_clone(here, clone.id).goes_on()
+        await _memory(here, lazy.id, "loaded")
+        await of_clone(here, lazy.id).goes_on()
+        for clone in (eager, lazy):
+            await here.checkpoints.remove_clone(clone.id)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+async def test_a_clone_that_lost_its_memory_is_killed_and_says_why(node: Node) -> None:
+    async with scene(node, LARGE) as here:
+        kept = await here.checkpoints.create(here.container)
+        first = await here.checkpoints.clone(kept.id, mode="lazy")
+        os.kill(await asyncio.to_thread(_child_of, first.helper), signal.SIGKILL)
+        await _stopped(of_clone(here, first.id))  # no stokerd watches over it
+        second = await here.checkpoints.clone(kept.id, mode="lazy")
+        os.killpg(second.helper, signal.SIGKILL)
+        life = asyncio.create_task(here.checkpoints.run())  # one that is started only now finds out
+        for clone in (first, second):
+            lost = await _memory(here, clone.id, "lost")
+            assert lost.why
+            await _stopped(of_clone(here, clone.id))
+            await here.checkpoints.remove_clone(clone.id)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        await here.goes_on()
+
+
+def _child_of(pid: int) -> int:
+    return int(read(f"/proc/{pid}/task/{pid}/children"))
+
+
+async def _stopped(there: Scene) -> None:
+    async with asyncio.timeout(10):
+        while await there.state() != "stopped":  # noqa: ASYNC110 - containerd is asked, it does not tell
+            await asyncio.sleep(0.01)
+
+
+async def _memory(here: Scene, clone: str, wanted: str) -> Clone:
+    """Wait until the memory of a clone is *wanted*."""
+    async with asyncio.timeout(30):
+        while True:
+            found = {each.id: each for each in await here.checkpoints.clones()}[clone]
+            if found.memory == wanted:
+                return found
+            await asyncio.sleep(0.02)

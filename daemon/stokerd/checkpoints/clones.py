@@ -16,10 +16,12 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from stokerd.checkpoints import lazy as helpers
 from stokerd.checkpoints import networks
 from stokerd.checkpoints import shelf as shelves
-from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.clone_types import Clone, Mode
 from stokerd.checkpoints.cloning import CLONE_LABEL, Places, clone_spec
+from stokerd.checkpoints.cni import NetworkError
 from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.criu import Tuning, config, parse_version
 from stokerd.checkpoints.ending import in_thread, to_the_end
@@ -30,12 +32,14 @@ from stokerd.checkpoints.nodes import must, run_on_node
 from stokerd.checkpoints.refusals import explain
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.taking import no_space
-from stokerd.errors import NotFound, RuntimeFailure
+from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore
 
 _log = structlog.get_logger("checkpoints")
 _START_TIMEOUT = 300.0
+_LAZY_FROM = 64 << 20
+"""Bytes of memory from which on it is faster to start without them."""
 _KILL = 9
 _KILL_TIMEOUT = 30.0
 _SHM_SIZE = "64m"
@@ -47,15 +51,26 @@ class Clones:
     def __init__(self, runtime: NativeRuntime, shelf: Shelf, owner: str, clock: Callable[[], datetime]) -> None:
         self._runtime, self._shelf, self._owner, self._clock = runtime, shelf, owner, clock
         self.under_way: set[str] = set()
+        self._loading: asyncio.Queue[Clone] = asyncio.Queue()
 
-    async def make(self, manifest: Manifest, *, hostname: str = "") -> Clone:
+    async def make(self, manifest: Manifest, *, hostname: str = "", mode: Mode = "auto") -> Clone:
         """Bring the container of a checkpoint back once more; returns when it runs."""
+        lazy = mode == "lazy" or (mode == "auto" and _pages(manifest) >= _LAZY_FROM)
+        try:
+            return await self._one(manifest, hostname, lazy=lazy)
+        except (CheckpointError, RuntimeFailure) as error:
+            if not lazy or mode == "lazy" or isinstance(error, NetworkError | RuntimeUnavailable):
+                raise
+            _log.warning("a lazy restore failed; trying an eager one", checkpoint=manifest.id, why=error.message)
+            return await self._one(manifest, hostname, lazy=False)
+
+    async def _one(self, manifest: Manifest, hostname: str, *, lazy: bool) -> Clone:
         clone = Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
         self.under_way.add(clone.id)
         made = False
         try:
             await asyncio.to_thread(self._shelf.write_clone, clone)
-            clone = await self._make(clone, manifest, hostname)
+            clone = await self._make(clone, manifest, hostname, lazy=lazy)
             made = True
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or clone.id}: {error.strerror}") from None
@@ -89,21 +104,27 @@ class Clones:
 
     # ------------------------------------------------------------------------------------------ making
 
-    async def _make(self, clone: Clone, manifest: Manifest, hostname: str) -> Clone:
+    async def _make(self, clone: Clone, manifest: Manifest, hostname: str, *, lazy: bool) -> Clone:
         info = self._runtime.info
         golden, files = await asyncio.to_thread(self._shelf.golden, manifest.id)
         clone = replace(clone, network=await networks.configuration(info))
         assert clone.network is not None
         await asyncio.to_thread(self._shelf.write_clone, clone)
-        places = await asyncio.to_thread(self._lay_out, clone, files, manifest.tcp)
+        places = await asyncio.to_thread(self._lay_out, clone, files, manifest.tcp, lazy)
         if manifest.shm_digest:
             places = replace(places, shm=self._shelf.clone_node_path(clone.id, shelves.SHM))
         result, rootfs = await self._surround(clone, manifest)
         clone = replace(clone, result=result)
+        if lazy:
+            images, work = self._shelf.node_path(manifest.id, shelves.IMAGES), self._work(clone.id)
+            clone = replace(clone, memory="loading", helper=await helpers.start(info, clone.id, images, work))
         await asyncio.to_thread(self._shelf.write_clone, clone)
         pid = await self._start(clone, golden, rootfs, places, hostname)
         clone = replace(clone, pid=pid, state="made")
         await asyncio.to_thread(self._shelf.write_clone, clone)
+        if lazy:
+            await asyncio.to_thread(helpers.tell, self._shelf.clone_path(clone.id, shelves.WORK), pid)
+            self._loading.put_nowait(clone)
         _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
         return clone
 
@@ -119,10 +140,11 @@ class Clones:
             raise errors.exceptions[0] from None
         return attaching.result(), rooting.result()
 
-    def _lay_out(self, clone: Clone, files: dict[str, bytes], tcp: str) -> Places:
+    def _lay_out(self, clone: Clone, files: dict[str, bytes], tcp: str, lazy: bool) -> Places:
         """Write what the clone has instead of its pod's files, and CRIU's configuration. In a thread."""
         version = parse_version(self._runtime.info.criu_version)
-        tuning = Tuning(tcp="established" if tcp == "established" else "close", skip_network_lock=tcp != "established")
+        kept = tcp == "established"
+        tuning = Tuning("established" if kept else "close", skip_network_lock=not kept, lazy_pages=lazy)
         (self._shelf.clone_path(clone.id) / shelves.WORK).mkdir(mode=0o700)
         self._shelf.clone_path(clone.id, "criu.conf").write_text(config(version, "restore", tuning), encoding="utf-8")
         mounted: dict[str, str] = {}
@@ -171,7 +193,7 @@ class Clones:
         )
         await self._runtime.records.create(record)
         images = self._shelf.node_path(clone.checkpoint, shelves.IMAGES)
-        restore = Restore(images, self._shelf.clone_node_path(clone.id, shelves.WORK))
+        restore = Restore(images, self._work(clone.id))
         await self._runtime.tasks.create(clone.id, rootfs, options=golden.options, restore=restore)
         try:
             return await self._runtime.tasks.start(clone.id, timeout=_START_TIMEOUT)
@@ -193,6 +215,42 @@ class Clones:
             return CheckpointNoSpace(text, hint=hint)
         return CheckpointError(text, hint=hint) if log else error
 
+    def _work(self, clone: str) -> str:
+        return self._shelf.clone_node_path(clone, shelves.WORK)
+
+    # ------------------------------------------------------------------------------------------ memory
+
+    async def supervise(self) -> None:
+        """Watch over the helpers of all clones whose memory is not in yet, those of an earlier stokerd included."""
+        for clone in await asyncio.to_thread(self._shelf.clones):
+            if clone.state == "made" and clone.memory == "loading":
+                self._loading.put_nowait(clone)
+        watched: set[str] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                clone = await self._loading.get()
+                if clone.id not in watched:
+                    watched.add(clone.id)
+                    group.create_task(self._watch(clone), name=f"memory of {clone.id}")
+
+    async def _watch(self, clone: Clone) -> None:
+        """Wait for the end of a helper; a clone whose memory is lost is killed."""
+        await helpers.ended(clone.helper, self._work(clone.id))
+        work = self._shelf.clone_path(clone.id, shelves.WORK)
+        log = await asyncio.to_thread(shelves.tail, work / helpers.LOG)
+        try:
+            if not await asyncio.to_thread(self._shelf.clone_path(clone.id, shelves.CLONE).exists):
+                return  # it was removed, and its helper with it
+            if await asyncio.to_thread(helpers.exit_status, work) == 0:
+                await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="loaded", helper=0))
+                return
+            why = (log.strip().splitlines() or ["criu lazy-pages was killed"])[-1]
+            _log.error("a clone has lost its memory and is killed", id=clone.id, why=why)
+            await self._runtime.tasks.kill(clone.id, _KILL, everyone=True)
+            await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="lost", helper=0, why=why))
+        except (RuntimeFailure, OSError) as error:
+            _log.warning("cannot look after a clone", id=clone.id, why=str(error))
+
     # ------------------------------------------------------------------------------------------ undoing
 
     async def _give_up(self, clone: str) -> None:
@@ -208,6 +266,8 @@ class Clones:
         """Remove all that is a clone's own, whatever of it is there. Its description goes last."""
         info = self._runtime.info
         await self._end(clone.id)
+        if clone.helper:
+            await asyncio.to_thread(helpers.kill, clone.helper, self._work(clone.id))
         await self._runtime.records.delete(clone.id)
         await self._runtime.snapshots.remove(_snapshot(clone.id))
         await self._disconnect(clone)
@@ -246,3 +306,8 @@ class Clones:
 
 def _snapshot(clone: str) -> str:
     return f"stoker-{clone}"
+
+
+def _pages(manifest: Manifest) -> int:
+    """Return how much memory a checkpoint holds."""
+    return sum(part.size for part in manifest.parts if part.path.startswith(f"{shelves.IMAGES}/pages-"))

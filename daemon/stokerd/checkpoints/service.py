@@ -12,7 +12,7 @@ from datetime import datetime
 
 import structlog
 
-from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.clone_types import Clone, Mode
 from stokerd.checkpoints.clones import Clones
 from stokerd.checkpoints.converging import Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
@@ -87,8 +87,14 @@ class Checkpoints:
             _log.info("CRIU's configuration on the node", file=NODE_CONFIG, state=state)
 
     async def run(self) -> None:
-        """Clear up whenever containerd is there again, until cancelled."""
+        """Clear up whenever containerd is there again, and watch over memory that still comes in, until cancelled."""
         self._runtime.on_change(self._again.set)
+        await self._runtime.wait_ready()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_clear(), name="checkpoints: clear up")
+            group.create_task((await self._cloner()).supervise(), name="checkpoints: memory")
+
+    async def _keep_clear(self) -> None:
         while True:
             self._again.clear()
             await self._runtime.wait_ready()
@@ -183,10 +189,10 @@ class Checkpoints:
 
     # ------------------------------------------------------------------------------------------ clones
 
-    async def clone(self, checkpoint: str, *, hostname: str = "") -> Clone:
+    async def clone(self, checkpoint: str, *, hostname: str = "", mode: Mode = "auto") -> Clone:
         """Bring the container of a checkpoint back once more, with a network of its own; returns when it runs."""
         manifest = await self.inspect(checkpoint)
-        return await (await self._cloner()).make(manifest, hostname=hostname)
+        return await (await self._cloner()).make(manifest, hostname=hostname, mode=mode)
 
     async def clones(self) -> tuple[Clone, ...]:
         return await (await self._cloner()).list()
