@@ -201,7 +201,12 @@ class FaultProxy:
                 self._ready.set()
                 await self._stopping.wait()
             finally:
+                transports = [each.transport for each in server.connections if each.transport is not None]
                 await runner.cleanup()
+                for transport in transports:
+                    transport.abort()  # one whose peer reads no more would never be done
+        for _ in range(3):  # what is closed is told so in the next turns of the loop
+            await asyncio.sleep(0)
 
     def plan_for(self, request: web.BaseRequest) -> Plan:
         plan = Plan()
