@@ -32,7 +32,7 @@ from stokerd.checkpoints.nodes import must, run_on_node
 from stokerd.checkpoints.refusals import explain
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.taking import no_space
-from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
+from stokerd.errors import NotFound, RuntimeFailure, RuntimeTimeout, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore
 
@@ -40,6 +40,7 @@ _log = structlog.get_logger("checkpoints")
 _START_TIMEOUT = 300.0
 _LAZY_FROM = 64 << 20
 """Bytes of memory from which on it is faster to start without them."""
+_RETRY_PAUSE = 0.25
 _KILL = 9
 _KILL_TIMEOUT = 30.0
 _SHM_SIZE = "64m"
@@ -236,20 +237,32 @@ class Clones:
     async def _watch(self, clone: Clone) -> None:
         """Wait for the end of a helper; a clone whose memory is lost is killed."""
         await helpers.ended(clone.helper, self._work(clone.id))
-        work = self._shelf.clone_path(clone.id, shelves.WORK)
-        log = await asyncio.to_thread(shelves.tail, work / helpers.LOG)
-        try:
-            if not await asyncio.to_thread(self._shelf.clone_path(clone.id, shelves.CLONE).exists):
-                return  # it was removed, and its helper with it
-            if await asyncio.to_thread(helpers.exit_status, work) == 0:
-                await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="loaded", helper=0))
+        while True:
+            try:
+                await self._memory_ended(clone)
+            except (RuntimeUnavailable, RuntimeTimeout):
+                await self._runtime.wait_ready()
+                await asyncio.sleep(_RETRY_PAUSE)
+            except (RuntimeFailure, OSError) as error:
+                _log.warning("cannot look after a clone", id=clone.id, why=str(error))
                 return
-            why = (log.strip().splitlines() or ["criu lazy-pages was killed"])[-1]
-            _log.error("a clone has lost its memory and is killed", id=clone.id, why=why)
+            else:
+                return
+
+    async def _memory_ended(self, clone: Clone) -> None:
+        work = self._shelf.clone_path(clone.id, shelves.WORK)
+        if not await asyncio.to_thread(self._shelf.clone_path(clone.id, shelves.CLONE).exists):
+            return  # it was removed, and its helper with it
+        if await asyncio.to_thread(helpers.exit_status, work) == 0:
+            await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="loaded", helper=0))
+            return
+        log = await asyncio.to_thread(shelves.tail, work / helpers.LOG)
+        why = (log.strip().splitlines() or ["criu lazy-pages was killed"])[-1]
+        _log.error("a clone has lost its memory and is killed", id=clone.id, why=why)
+        task = await self._runtime.tasks.get(clone.id)
+        if task is not None and task.state != "stopped":
             await self._runtime.tasks.kill(clone.id, _KILL, everyone=True)
-            await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="lost", helper=0, why=why))
-        except (RuntimeFailure, OSError) as error:
-            _log.warning("cannot look after a clone", id=clone.id, why=str(error))
+        await asyncio.to_thread(self._shelf.write_clone, replace(clone, memory="lost", helper=0, why=why))
 
     # ------------------------------------------------------------------------------------------ undoing
 

@@ -89,10 +89,19 @@ class Checkpoints:
     async def run(self) -> None:
         """Clear up whenever containerd is there again, and watch over memory that still comes in, until cancelled."""
         self._runtime.on_change(self._again.set)
-        await self._runtime.wait_ready()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_clear(), name="checkpoints: clear up")
-            group.create_task((await self._cloner()).supervise(), name="checkpoints: memory")
+            group.create_task((await self._opened()).supervise(), name="checkpoints: memory")
+
+    async def _opened(self) -> Clones:
+        """Open as soon as that succeeds."""
+        while True:
+            await self._runtime.wait_ready()
+            try:
+                return await self._cloner()
+            except (RuntimeFailure, OSError) as error:
+                _log.warning("the directory of checkpoints cannot be opened yet", why=str(error))
+            await asyncio.sleep(_CONVERGE_PAUSE)
 
     async def _keep_clear(self) -> None:
         while True:
