@@ -58,6 +58,8 @@ class TestWriting:
     async def test_what_is_there_already(self, subject: Subject) -> None:
         content = subject.runtime.content
         first = await content.write("one", pieces(b"same"), digest=digest(b"same"), labels=ROOT)
+        unknown = await content.write("three", pieces(b"same"))
+        assert unknown.digest == first.digest
         again = await content.write("two", pieces(b"same"), digest=digest(b"same"), labels={"stoker.dev/y": "2"})
         assert again.digest == first.digest
         assert again.labels == {**ROOT, "stoker.dev/y": "2"}

@@ -38,8 +38,10 @@ class Converged(msgspec.Struct):
 async def converge(
     runtime: NativeRuntime, shelf: Shelf, owner: str, dumpers: Dumpers, busy: Collection[str] = ()
 ) -> Converged:
-    """Do it all. *busy* are checkpoints under way and snapshots in use, which are left alone. RuntimeUnavailable when
-    containerd goes away; it is tried again when it is back."""
+    """Do it all. RuntimeUnavailable when containerd goes away; it is tried again when it is back.
+
+    *busy* are checkpoints under way, snapshots in use and containers that are being worked on: they are left alone.
+    """
     done = Converged()
     complete: set[str] = set()
     for checkpoint in await asyncio.to_thread(shelf.names):
@@ -54,7 +56,7 @@ async def converge(
             _log.warning("cannot clear up after a checkpoint", id=checkpoint, why=str(error))
             done.left.append(checkpoint)
     await _strays(runtime, owner, complete, busy, done)
-    await _pauses(runtime, shelf, done)
+    await _pauses(runtime, shelf, busy, done)
     if done.thawed or done.removed or done.snapshots:
         _log.info("cleared up after checkpoints", thawed=done.thawed, removed=done.removed, snapshots=done.snapshots)
     return done
@@ -104,8 +106,10 @@ async def _strays(
             done.snapshots.append(info.name)
 
 
-async def _pauses(runtime: NativeRuntime, shelf: Shelf, done: Converged) -> None:
+async def _pauses(runtime: NativeRuntime, shelf: Shelf, busy: Collection[str], done: Converged) -> None:
     for pause in await asyncio.to_thread(shelf.pauses):
+        if pause.container_id in busy:
+            continue
         task = await runtime.tasks.get(pause.container_id)
         if task is not None and pause.state == "paused" and task.state == "paused":
             continue

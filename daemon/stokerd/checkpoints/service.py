@@ -14,6 +14,7 @@ import structlog
 
 from stokerd.checkpoints.clone_types import Clone, Mode
 from stokerd.checkpoints.clones import Clones
+from stokerd.checkpoints.committing import Committed, Committer, CommitWish
 from stokerd.checkpoints.converging import Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.digests import tree_digest
@@ -123,7 +124,7 @@ class Checkpoints:
     async def converge(self) -> Converged:
         """Thaw what was left frozen, remove what was left incomplete."""
         taker, shelf = await self._parts()
-        busy = {*taker.under_way, *self._views}
+        busy = {*taker.under_way, *self._views, *self._users}
         done = await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
         done.clones += await (await self._cloner()).converge()
         return done
@@ -195,6 +196,12 @@ class Checkpoints:
                 hint="remove its clones first",
             )
         await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
+
+    async def commit(self, container_id: str, wish: CommitWish) -> Committed:
+        """Make an image of a container's root filesystem; it is frozen only while its upper directory is copied."""
+        _, shelf = await self._parts()
+        async with self._alone(container_id):
+            return await Committer(self._runtime, shelf, self._clock).commit(container_id, wish)
 
     # ------------------------------------------------------------------------------------------ clones
 

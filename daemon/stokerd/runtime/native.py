@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing
 
@@ -103,11 +104,12 @@ class NativeContent:
             there = await self._label(digest, labels or {}, lease)
             if there is not None:
                 return there
-        requests = _write_requests(ref, chunks, size, digest, labels or {})
+        found = hashlib.sha256()
+        requests = _write_requests(ref, chunks, size, digest, labels or {}, found)
         try:
             written = await self._wire.exchange("content.Write", self._stub.Write, requests, lease=lease)
         except RuntimeAlreadyExists:
-            there = await self._label(digest, labels or {}, lease) if digest else None
+            there = await self._label(digest or f"sha256:{found.hexdigest()}", labels or {}, lease)
             if there is None:
                 raise
             await self.abort(ref)
@@ -134,7 +136,7 @@ class NativeContent:
 
 
 async def _write_requests(
-    ref: str, chunks: AsyncIterable[bytes], size: int, digest: str, labels: Mapping[str, str]
+    ref: str, chunks: AsyncIterable[bytes], size: int, digest: str, labels: Mapping[str, str], found: hashlib._Hash
 ) -> AsyncIterator[content_pb2.WriteContentRequest]:
     """One message for each MiB, and the one that ends the write. The first offset, 0, begins an old ingest anew."""
     offset = 0
@@ -145,6 +147,7 @@ async def _write_requests(
                 action=content_pb2.WRITE, ref=ref, total=size, expected=digest, offset=offset, data=data
             )
             offset += len(data)
+            found.update(data)
     yield content_pb2.WriteContentRequest(
         action=content_pb2.COMMIT, ref=ref, total=size or offset, expected=digest, offset=offset, labels=labels
     )

@@ -1,0 +1,210 @@
+"""A container's root filesystem made into an image: frozen only while its upper directory is copied.
+
+The copy becomes the snapshot that the new layer unpacks to, so the image can be run at once. The layer is packed and
+compressed from it afterwards, while the container runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import structlog
+
+from stokerd.checkpoints.copying import copy_tree
+from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.freezing import Freeze
+from stokerd.checkpoints.imaging import LAYER, About, Built, Change, NewLayer, build
+from stokerd.checkpoints.layers import Packed
+from stokerd.checkpoints.model import Pause
+from stokerd.checkpoints.overlay import root_of
+from stokerd.checkpoints.pressing import pressed
+from stokerd.checkpoints.shelf import Shelf
+from stokerd.checkpoints.taking import no_space
+from stokerd.errors import NotFound, RuntimeAlreadyExists
+from stokerd.runtime.protocol import NativeRuntime
+from stokerd.runtime.task_types import ContainerRecord
+from stokerd.runtime.types import GC_EXPIRE_LABEL, UNCOMPRESSED_LABEL, Descriptor, ImageRecord
+
+_log = structlog.get_logger("checkpoints")
+_MANAGED = {"io.cri-containerd.image": "managed"}
+_DOCUMENT_LIMIT = 4 << 20
+_LEASE_TIME = timedelta(hours=6)
+"""Should stokerd die, what a commit had made goes by itself so long afterwards."""
+
+
+class CommitWish(msgspec.Struct, frozen=True):
+    """How an image is to be made."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+    author: str = ""
+    message: str = ""
+    level: int = 1
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The image that was made: ``id`` is the digest of its configuration, ``frozen_ms`` how long the container stood,
+    ``skipped`` names sockets, which no layer can hold."""
+
+    name: str
+    id: str
+    target: Descriptor
+    layer: Descriptor
+    frozen_ms: float
+    skipped: tuple[str, ...] = ()
+
+
+class Base(msgspec.Struct, frozen=True):
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+class Committer:
+    """Makes images of containers."""
+
+    def __init__(self, runtime: NativeRuntime, shelf: Shelf, clock: Callable[[], datetime]) -> None:
+        self._runtime, self._shelf, self._clock = runtime, shelf, clock
+
+    async def commit(self, container_id: str, wish: CommitWish) -> Committed:
+        """Make the image, and return when CRI can use it. The base's layers must be known by name, not be here."""
+        record, task = await self._runtime.records.get(container_id), await self._runtime.tasks.get(container_id)
+        if record is None:
+            raise NotFound(f"no container {container_id} is here")
+        base = await self._base(record)
+        lease = f"stoker-commit-{secrets.token_hex(8)}"
+        expires = (self._clock() + _LEASE_TIME).strftime("%Y-%m-%dT%H:%M:%SZ")
+        await self._runtime.leases.create(lease, {GC_EXPIRE_LABEL: expires})
+        try:
+            running = task is not None and task.state == "running"
+            return await self._commit(record, base, wish, lease, running=running)
+        except OSError as error:
+            raise no_space(error) or CheckpointError(f"{error.filename or container_id}: {error.strerror}") from None
+        finally:
+            await to_the_end(self._runtime.leases.delete(lease), f"delete {lease}")
+
+    async def _commit(
+        self, record: ContainerRecord, base: Base, wish: CommitWish, lease: str, *, running: bool
+    ) -> Committed:
+        snapshots = self._runtime.snapshots
+        source = root_of(await snapshots.mounts(record.snapshot_key))
+        info = await snapshots.stat(record.snapshot_key)
+        if source is None or not source.upper or info is None:
+            raise CheckpointError("its root filesystem is not on containerd's overlayfs")
+        key = f"{lease}-active"
+        target = root_of(await snapshots.prepare(key, info.parent, lease=lease))
+        assert target is not None
+        frozen_ms = await self._capture(record.id, source.upper, target.upper, running=running)
+        layer, packed = await self._layer(target.upper, wish.level, lease)
+        built = build(
+            base.config,
+            base.manifest,
+            NewLayer(layer, packed.diff_id),
+            About(self._clock(), wish.author, wish.message),
+            changes=wish.changes,
+            snapshotter=record.snapshotter,
+        )
+        await self._name_snapshot(key, built, lease)
+        image = await self._store(built, wish.name, lease)
+        _log.info("image is made", name=wish.name, container=record.id, frozen_ms=round(frozen_ms, 1))
+        skipped = tuple(packed.skipped)
+        return Committed(wish.name, built.config_digest, image.target, layer, round(frozen_ms, 3), skipped)
+
+    async def _capture(self, container_id: str, upper: str, target: str, *, running: bool) -> float:
+        """Copy the upper directory while the container stands; return for how long, in milliseconds."""
+        loop, stop = asyncio.get_running_loop(), threading.Event()
+        if running:  # should stokerd die now, its successor thaws the container
+            mark = Pause(container_id, "pausing", self._clock())
+            await asyncio.to_thread(self._shelf.write_pause, mark)
+        began = loop.time()
+        freeze = Freeze(self._runtime, container_id, ours=running)
+        try:
+            async with freeze.held():
+                await in_thread(stop, lambda: copy_tree(self._here(upper), self._here(target), stop.is_set))
+            return (loop.time() - began) * 1000 if running else 0.0
+        finally:
+            if running and freeze.thawed:
+                await to_the_end(asyncio.to_thread(self._shelf.drop_pause, container_id), f"thawed {container_id}")
+
+    async def _layer(self, upper: str, level: int, lease: str) -> tuple[Descriptor, Packed]:
+        """Pack and compress the copy into the content store."""
+        packed: list[Packed] = []
+        chunks = pressed(self._here(upper), level, packed)
+        content = self._runtime.content
+        ref = f"{lease}-layer"
+        try:
+            info = await content.write(ref, chunks, lease=lease)
+        except BaseException:
+            await chunks.aclose()
+            await to_the_end(content.abort(ref), f"abort {ref}")
+            raise
+        labels = {UNCOMPRESSED_LABEL: packed[0].diff_id}
+        await content.write(ref, _nothing(), digest=info.digest, labels=labels, lease=lease)
+        return Descriptor(f"{LAYER}+gzip", info.digest, info.size), packed[0]
+
+    async def _name_snapshot(self, key: str, built: Built, lease: str) -> None:
+        """Give the copy the name under which CRI looks for the image's topmost layer."""
+        (name,) = built.config_labels.values()
+        try:
+            await self._runtime.snapshots.commit(key, name, lease=lease)
+        except RuntimeAlreadyExists:  # the same layer on the same base was committed before
+            await self._runtime.snapshots.remove(key)
+
+    async def _store(self, built: Built, name: str, lease: str) -> ImageRecord:
+        content = self._runtime.content
+        for body, labels in ((built.config, built.config_labels), (built.manifest, built.manifest_labels)):
+            digest = built.config_digest if body is built.config else built.target.digest
+            await content.write(f"{lease}-{digest}", _once(body), digest=digest, labels=labels, lease=lease)
+        await self._runtime.images.put(built.config_digest, built.target, _MANAGED)
+        return await self._runtime.images.put(name, built.target, _MANAGED)
+
+    async def _base(self, record: ContainerRecord) -> Base:
+        """Read the configuration and the manifest of the image that the container was made from."""
+        image = await self._runtime.images.get(record.image)
+        status = await self._runtime.containers.status(record.id)
+        wanted = status.container.image_ref if status is not None else ""
+        if image is None and wanted:
+            image = await self._runtime.images.get(wanted)
+        if image is None:
+            raise NotFound(f"the image {record.image} of container {record.id} is not here any more")
+        for manifest in await self._manifests(image.target.digest):
+            digest = str((manifest.get("config") or {}).get("digest"))
+            if wanted in {"", digest}:
+                return Base(await self._read(digest), manifest)
+        raise NotFound(f"the manifest of image {record.image} is not here any more")
+
+    async def _manifests(self, digest: str) -> list[dict[str, Any]]:
+        """Return the manifests behind an image's target that are here."""
+        document = await self._read(digest)
+        if "manifests" not in document:
+            return [document]
+        found: list[dict[str, Any]] = []
+        for entry in document["manifests"]:
+            if await self._runtime.content.info(str(entry["digest"])) is not None:
+                found.append(await self._read(str(entry["digest"])))
+        return found
+
+    async def _read(self, digest: str) -> dict[str, Any]:
+        body = await self._runtime.content.read(digest, limit=_DOCUMENT_LIMIT)
+        try:
+            return msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(f"{digest} is no document of an image: {error}") from None
+
+    def _here(self, path: str) -> str:
+        return f"{self._runtime.info.host_root}{path}"
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    return
+    yield b""

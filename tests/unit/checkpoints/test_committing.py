@@ -1,0 +1,155 @@
+"""Images made of containers on a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import tarfile
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stokerd.checkpoints import freezing
+from stokerd.checkpoints.committing import CommitWish
+from stokerd.checkpoints.errors import TreeUnsupported
+from stokerd.checkpoints.imaging import parse_change
+from stokerd.checkpoints.layers import Packed, pack_layer
+from stokerd.checkpoints.pressing import pressed
+from stokerd.errors import NotFound, StokerError
+from tests.unit.checkpoints.bench import Bench, ended
+from tests.unit.checkpoints.trees import build_upper
+
+NAME = "stoker.test/made:v1"
+PLACES = ["snapshots.Prepare", "tasks.Pause", "tasks.Resume", "content.Write", "snapshots.Commit", "images.Create"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(freezing, "_THAW_PAUSE", 0.01)
+    return Bench(tmp_path)
+
+
+async def test_the_image_is_what_the_container_was(bench: Bench) -> None:
+    container = bench.container()
+    wish = CommitWish(NAME, changes=(parse_change("ENV NEW=1"),), author="me", message="why")
+    made = await bench.room.commit(container, wish)
+    assert bench.runs(container)
+    assert made.skipped == ("socket",)
+    bench.runtime.collect()
+    image = await bench.runtime.cri.status(NAME)
+    assert image is not None
+    assert image.id == made.id
+    manifest = json.loads(await bench.runtime.content.read(made.target.digest))
+    base = json.loads(await bench.runtime.content.read(await _target(bench, "stoker.test/app:v1")))
+    assert [each["digest"] for each in manifest["layers"][:-1]] == [each["digest"] for each in base["layers"]]
+    config = json.loads(await bench.runtime.content.read(made.id))
+    assert "NEW=1" in config["config"]["Env"]
+    body = gzip.decompress(await bench.runtime.content.read(made.layer.digest))
+    out = io.BytesIO()
+    packed = pack_layer(str(bench.upper(container)), out.write)
+    assert body == out.getvalue()
+    assert config["rootfs"]["diff_ids"][-1] == packed.diff_id
+    info = await bench.runtime.content.info(made.layer.digest)
+    assert info is not None
+    assert info.labels["containerd.io/uncompressed"] == packed.diff_id
+    assert await bench.runtime.leases.list() == ()
+    again = bench.container("again")
+    assert bench.runtime.store.snapshots[again].info.parent
+
+
+async def _target(bench: Bench, name: str) -> str:
+    record = await bench.runtime.images.get(name)
+    assert record is not None
+    return record.target.digest
+
+
+async def test_the_same_twice_is_one(bench: Bench) -> None:
+    container = bench.container()
+    first = await bench.room.commit(container, CommitWish(NAME))
+    second = await bench.room.commit(container, CommitWish("stoker.test/made:v2"))
+    assert first.layer == second.layer
+    assert {NAME, "stoker.test/made:v2"} <= set(bench.runtime.store.records)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_any_call_fails(bench: Bench, place: str) -> None:
+    container = bench.container()
+    before = {*bench.runtime.store.blobs, *bench.runtime.store.snapshots, *bench.runtime.store.records}
+    bench.runtime.fail(place, "no")
+    outcome = await ended(asyncio.create_task(bench.room.commit(container, CommitWish(NAME))))
+    assert bench.runs(container)
+    if place == "tasks.Resume":
+        assert outcome is None
+        return
+    assert isinstance(outcome, StokerError)
+    bench.runtime.collect()
+    assert {*bench.runtime.store.blobs, *bench.runtime.store.snapshots, *bench.runtime.store.records} == before
+    assert await bench.runtime.leases.list() == ()
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_the_caller_goes_away(bench: Bench, place: str) -> None:
+    container = bench.container()
+    hold = bench.runtime.hold(place, times=1)
+    task = asyncio.create_task(bench.room.commit(container, CommitWish(NAME)))
+    await hold.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    hold.release()
+    assert isinstance(await ended(task), asyncio.CancelledError)
+    assert bench.runs(container)
+    assert await bench.runtime.leases.list() == ()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("press")]
+
+
+async def test_stokerd_dies_while_the_container_stands(bench: Bench) -> None:
+    container = bench.container()
+    hold = bench.runtime.hold("tasks.Pause:done", times=1)
+    dead = asyncio.create_task(bench.room.commit(container, CommitWish(NAME)))
+    await hold.reached.wait()
+    assert not bench.runs(container)
+    assert (await bench.room.converge()).thawed == []  # it is at work itself
+    assert (await bench.new_room().converge()).thawed == [container]
+    assert bench.runs(container)
+    dead.cancel()
+    hold.release()
+    await ended(dead)
+
+
+async def test_what_no_layer_can_say(bench: Bench) -> None:
+    container = bench.container()
+    (bench.upper(container) / ".wh.mine").touch()
+    with pytest.raises(TreeUnsupported, match=r"\.wh\.mine"):
+        await bench.room.commit(container, CommitWish(NAME))
+    assert bench.runs(container)
+    with pytest.raises(NotFound):
+        await bench.room.commit("none", CommitWish(NAME))
+
+
+class TestPressing:
+    async def test_many_blocks_are_one_archive(self, tmp_path: Path) -> None:
+        build_upper(tmp_path)
+        packed: list[Packed] = []
+        body = b"".join([chunk async for chunk in pressed(str(tmp_path), 1, packed)])
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(body))) as archive:
+            assert "sparse" in archive.getnames()
+        assert packed[0].size > 32 << 20
+
+    async def test_nobody_reads_to_the_end(self, tmp_path: Path) -> None:
+        build_upper(tmp_path)
+        chunks = pressed(str(tmp_path), 1, [])
+        async with contextlib.aclosing(chunks) as reading:
+            async for _ in _one(reading):
+                break
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("press")]
+
+
+async def _one(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        yield chunk
+        return
