@@ -26,7 +26,7 @@ from tests.rig.stokerd import Stokerd
 from tests.rig.waiting import until
 
 SOAK = float(os.environ.get("STOKER_SOAK_SECONDS", "0"))
-KILLS_OF_STOKERD, KILLS_OF_CONTAINERD = 12, 5
+KILLS_OF_STOKERD, KILLS_OF_CONTAINERD = 8, 4
 NAMES = ("main", "one", "two", "three")
 SIBLINGS = NAMES[1:]
 
