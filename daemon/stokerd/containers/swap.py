@@ -28,8 +28,9 @@ from stokerd.containers.model import ROLES, Seen, Target, next_attempt, ours
 from stokerd.containers.proving import Unfit, ending, prove
 from stokerd.containers.scene import MAX_FAILURES, MIN_STOP, Scene, Step, drop, failed, given_up, stop_grace
 
-START_ERROR = "StartError"
-"""What containerd's CRI gives as the reason of a container that has exited without ever having run."""
+_NEVER_RAN = frozenset({"StartError", "Unknown"})
+"""What containerd's CRI gives as the reason of a container that has exited without ever having run: it could not be
+started; or containerd was killed over the start, and all it knows is that there is no process."""
 
 
 def swap(scene: Scene, target: Target) -> Step:
@@ -257,7 +258,7 @@ def _fell(scene: Scene, target: Target, new: Seen) -> Step:
         return _afresh(scene, target, new) or Blame(target.name, _not_started(target.effort.refused[1]))
     if new.exit_code is None:
         return Examine(target.name, new.id)
-    if new.reason == START_ERROR:
+    if new.reason in _NEVER_RAN:
         again = _afresh(scene, target, new)
         if again is not None:
             return again

@@ -64,6 +64,26 @@ async def test_a_start_that_fell_with_stokerd_is_made_afresh_with_its_environmen
 
 
 @virtual
+async def test_a_containerd_that_does_not_know_what_became_of_a_start_gets_another(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        pod = house.pod("web", "app")
+        hold = house.runtime.hold("cri.StartContainer:done")
+        asked = await house.ask(pod, changed())
+        await hold.reached.wait()
+        house.runtime.crash()
+        started = house.running(pod, "app")
+        house.runtime.end(started.id, 255, "Unknown")
+        hold.release()
+        await turns()
+        house.runtime.restart()
+        done = await house.ended(asked.id)
+        assert done.result == "Succeeded", only(done).message
+        assert house.running(pod, "app").attempt == 2
+        await house.swept(pod)
+        assert house.states(pod, "app") == [(2, "running")]
+
+
+@virtual
 async def test_what_containerd_is_starting_already_is_waited_for(tmp_path: Path) -> None:
     async with House(tmp_path) as house:
         pod = house.pod("web", "app")
