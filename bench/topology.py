@@ -65,7 +65,7 @@ async def _reports(settings: dict[str, str], say: Say) -> Figure:
     fresh = replace(TopologySettings(), **{**settings, "root": Path(settings["root"])})  # type: ignore[arg-type]
     samples = []
     for number in range(REPORTS + 3):
-        sources, known = Sources(fresh), Knowledge("node")
+        sources, known = Sources(fresh, time.monotonic), Knowledge("node")
         began = time.perf_counter()
         for name in sources.names:
             known = learn(known, name, await sources.collect(name))

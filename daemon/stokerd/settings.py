@@ -244,6 +244,9 @@ class TopologySettings:
     lldp_socket: str = ""
     """lldpd's socket; empty: the usual places."""
 
+    lldp_listen: Literal["auto", "never"] = "auto"
+    """``auto``: where no lldpd answers, stokerd itself listens for LLDP frames; it sends none."""
+
     lldp_file: str = ""
     """A file with what ``lldpcli -f json show neighbors`` printed, which is used instead of asking lldpd."""
 

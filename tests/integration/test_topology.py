@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -113,6 +114,13 @@ def _ask_with_a_tag(stokerd: Stokerd) -> None:
     assert json.loads(first.partition("\n\n")[2])["node"] == "h100-01"
 
 
+def _say(interface: str, frame: bytes) -> None:
+    """Send a frame, as the switch at that end of the cable would."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
+        sending.bind((interface, 0))
+        sending.send(frame)
+
+
 async def test_the_kernel_tells_of_a_real_carrier(
     node: Node, make_stokerd: MakeStokerd, tmp_path: Path, veth: tuple[str, str]
 ) -> None:
@@ -125,8 +133,8 @@ async def test_the_kernel_tells_of_a_real_carrier(
         path = tmp_path / "sys/class/net" / ours / name
         path.unlink()
         path.symlink_to(f"/sys/class/net/{ours}/{name}")
-    topology = {"root": str(tmp_path), "interval": NEVER, "link_interval": NEVER, "hardware_interval": NEVER}
-    stokerd = make_stokerd(node, topology=topology)
+    topology = dict.fromkeys(("interval", "link_interval", "hardware_interval", "source_interval"), NEVER)
+    stokerd = make_stokerd(node, topology={**topology, "root": str(tmp_path), "lldpcli": ""})
     async with stokerd.client() as client, aclosing(client.follow_topology()) as events:
         report = (await anext(events)).report
         assert report is not None
@@ -135,4 +143,11 @@ async def test_the_kernel_tells_of_a_real_carrier(
         for state, health in (("down", "down"), ("up", "healthy")):
             run(["ip", "link", "set", theirs, state])
             assert await told(events, (f"nic {ours} port 1 health", "state", health)) < SEEN_WITHIN
+        _say(theirs, texts.lldp_frames(machine)[ours])
+        switch = f"nic {ours} port 1 neighbour 0c:29:ef:00:00:33 Ethernet21"
+        await told(events, (switch, "", "leaf-51"))
+        run(["ip", "link", "set", theirs, "down"])
+        await told(events, (f"nic {ours} port 1 health", "state", "down"), (switch, "", ""))
+        nic = next(nic for nic in (await client.topology()).nics if nic.name == ours)
+        assert nic.ports[0].neighbours == []
     assert stokerd.stop() == 0

@@ -55,6 +55,9 @@ def topology(context: click.Context, matrix: bool, svg: str | None, watch: bool)
 def _show(console: Console, report: TopologyReport, *, matrix: bool = False) -> None:
     from stoker import topology_view as view  # late: --help needs none of it
 
+    if matrix and not report.matrix.devices:
+        console.note("there are no GPUs and no RDMA adapters on this node")
+        return
     # A pipe gets whole lines, and whole tables are of no use cut off.
     width = shutil.get_terminal_size().columns if console.live else None
     for line in view.matrix(report) if matrix else view.tree(report, console.style(), width):

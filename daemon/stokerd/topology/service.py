@@ -47,7 +47,7 @@ class TopologyService:
         self._settings = settings
         self._clock = clock
         self._now = now
-        self._sources = Sources(settings)
+        self._sources = Sources(settings, clock, self._on_lldp)
         self._events = LinkEvents(self._on_link, self._on_lost_events)
         self._known = _configured(Knowledge(settings.node or node), settings)
         self._waiting = set(self._sources.names)
@@ -111,6 +111,7 @@ class TopologyService:
                 group.create_task(self._look_at_links(), name="topology: links")
         finally:
             self._events.stop()
+            self._sources.close()
 
     def _listen(self) -> None:
         try:
@@ -150,6 +151,9 @@ class TopologyService:
 
     def _on_lost_events(self) -> None:
         self._triggers["ports"].set()
+
+    def _on_lldp(self) -> None:
+        self._triggers["lldp"].set()
 
     def _take(self, name: str, outcome: Outcome) -> None:
         known = self._known

@@ -19,6 +19,7 @@ from stokerd.topology.commands import Command, CommandFailed, find
 from stokerd.topology.facts import AmdReport, Ports, Tree
 from stokerd.topology.foreign import plain
 from stokerd.topology.knowledge import Nvidia, Outcome
+from stokerd.topology.lldp_listener import LldpListener, problem_of
 from stokerd.topology.read_amd import read_amd
 from stokerd.topology.read_hardware import read_ports, read_tree
 from stokerd.topology.sysfs import Sysfs
@@ -37,8 +38,12 @@ class _Absent(Exception):
 class Sources:
     """All collectors of one machine."""
 
-    def __init__(self, settings: TopologySettings) -> None:
+    def __init__(
+        self, settings: TopologySettings, clock: Callable[[], float], heard: Callable[[], None] = lambda: None
+    ) -> None:
+        """*heard* is called when the neighbours by LLDP are not who they were."""
         self._settings = settings
+        self._listener = LldpListener(clock, heard)
         self._ports = Blocking("ports", _read_ports)
         self._links = Blocking("links", _read_links)
         self._nvidia, self._topo, self._lldp = Command(), Command(), Command()
@@ -73,6 +78,10 @@ class Sources:
             return settings.hardware_interval
         return settings.gpu_interval if name == "nvidia" and not settings.nvidia_file else settings.source_interval
 
+    def close(self) -> None:
+        """Hold nothing open any more; a later reading opens it again."""
+        self._listener.close()
+
     async def collect(self, name: str) -> Outcome:
         """Read one source."""
         try:
@@ -104,6 +113,7 @@ class Sources:
         by_subnet = any("subnet=" in rule for rule in self._settings.rules)
         timeout, root = self._settings.read_timeout, self._settings.root
         self._seen_ports, self._seen_links = await self._ports.call(timeout, root, by_subnet, self._seen_ports)
+        self._listener.watch({net.name: net.up for net in self._seen_ports.nets if net.layer == "ethernet"})
         return self._seen_ports
 
     def _file(self, path: str, most: int, parse: Callable[[bytes], T]) -> Callable[[], Awaitable[T]]:
@@ -142,13 +152,21 @@ class Sources:
         if settings.lldp_file:
             return await self._file(settings.lldp_file, lldpcli.LONGEST, lldpcli.parse)()
         program = find(settings.lldpcli) if settings.lldpcli else ""
-        if not program:
-            raise _Absent("lldpd is not installed" if settings.lldpcli else "")
         path = settings.lldp_socket or next((each for each in _LLDP_SOCKETS if _is_socket(each)), "")
-        if not _is_socket(path):
-            raise _Absent(f"lldpd does not run: there is no socket {path or _LLDP_SOCKETS[0]}")
+        if not program or not _is_socket(path):
+            return self._heard(f"there is no socket {path or _LLDP_SOCKETS[0]}" if program else "it is not installed")
+        self._listener.close()
         argv = [program, "-u", path, "-f", "json", "show", "neighbors"]
         return lldpcli.parse(await self._lldp.output(argv, timeout=settings.read_timeout, most=lldpcli.LONGEST))
+
+    def _heard(self, why_no_lldpd: str) -> lldpcli.LldpNeighbours:
+        if self._settings.lldp_listen == "never":
+            raise _Absent(f"lldpd does not run: {why_no_lldpd}" if self._settings.lldpcli else "")
+        try:
+            self._listener.open()
+        except OSError as error:
+            raise _Absent(problem_of(error)) from None
+        return self._listener.neighbours()
 
 
 def _is_socket(path: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from stoker.cli import exits
 from stoker.objects.node import Advice
 from stokerd.topology.room import SwitchedOff
-from tests.unit.client.commands import Run, complete
+from tests.unit.client.commands import Outcome, Run, complete
 from tests.unit.client.conftest import Start
 from tests.unit.client.served import Served
 from tests.unit.topology.nodes import report_of
@@ -42,6 +42,11 @@ def test_the_matrix(run: Run) -> None:
     assert lines[0].split()[:3] == ["GPU0", "GPU1", "GPU2"]
     assert lines[4].split()[:5] == ["GPU3", "NV18", "NV18", "NV18", "X"]
     assert "  NIC3: mlx5_3" in lines
+
+
+def test_a_matrix_of_nothing(daemon: Served, run: Run) -> None:
+    daemon.api.topology.answer = report_of("cpu")
+    assert run("topology", "--matrix") == Outcome(0, "", "there are no GPUs and no RDMA adapters on this node\n")
 
 
 def test_a_picture(run: Run, tmp_path: Path) -> None:

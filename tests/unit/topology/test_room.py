@@ -24,7 +24,7 @@ DEADLINE = 20.0
 
 def settings_for(root: Path, **changes: object) -> TopologySettings:
     """Return settings by which nothing of this machine itself is read."""
-    quiet = TopologySettings(root=root, nvidia_smi="", lldpcli="", link_interval=0.05, node="fake")
+    quiet = TopologySettings(root=root, nvidia_smi="", lldpcli="", lldp_listen="never", link_interval=0.05, node="fake")
     return replace(quiet, **changes)  # type: ignore[arg-type]
 
 

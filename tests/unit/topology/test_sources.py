@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def script(path: Path, text: str) -> str:
 
 
 def sources_of(root: Path, **changes: object) -> Sources:
-    settings = TopologySettings(root=root, nvidia_smi="", lldpcli="")
-    return Sources(replace(settings, **changes))  # type: ignore[arg-type]
+    settings = TopologySettings(root=root, nvidia_smi="", lldpcli="", lldp_listen="never")
+    return Sources(replace(settings, **changes), time.monotonic)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------- calls that hang
@@ -177,8 +178,9 @@ async def test_lldpd(tmp_path: Path) -> None:
     assert outcome == Outcome("ok", data=lldpcli.parse(texts.lldpcli(mi300())))
     assert len(outcome.data.pairs) == 10
     assert await sources_of(tmp_path, lldpcli="no-such-cli").collect("lldp") == Outcome(
-        "absent", "lldpd is not installed"
+        "absent", "lldpd does not run: it is not installed"
     )
+    assert await sources_of(tmp_path).collect("lldp") == Outcome("absent", "")
 
 
 def test_tools_are_looked_for_in_the_systems_directories_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
