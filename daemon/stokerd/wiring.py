@@ -43,7 +43,7 @@ from stokerd.journal.database import Database
 from stokerd.journal.images import ImageJournal
 from stokerd.life.reload import Reloader, plain
 from stokerd.life.supervise import Supervisor
-from stokerd.metrics import ProcessMetrics, RuntimeMetrics
+from stokerd.metrics import RuntimeMetrics, watch_process
 from stokerd.node.service import Control, NodeParts, NodeService
 from stokerd.registry.client import RegistryClient
 from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
@@ -99,7 +99,7 @@ async def compose(
     stack.push_async_callback(database.close)
     identity = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "identity")
     salt = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "salt")
-    ProcessMetrics(registry)
+    watch_process(registry)
     runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
     keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
     client = RegistryClient(hosts=lambda host: _endpoints(runtime, host), user_agent=f"stoker/{VERSION}")

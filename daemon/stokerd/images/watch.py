@@ -119,7 +119,7 @@ class PullWatch:
             if clock() - moved > self._timing.stall:
                 return self._stalled(clock() - moved)
             elapsed = clock() - started
-            await asyncio.sleep(min(max(self._timing.poll, elapsed / 50), self._timing.poll * _SLOWEST))
+            await asyncio.sleep(min(max(self._timing.poll, elapsed / 10), self._timing.poll * _SLOWEST))
 
     def _stalled(self, seconds: float) -> Stalled:
         where = "while it was resolved" if self.manifest is None else f"at {self.progress.percent:g} %"

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import psutil
 
 from stoker.objects.containers import ReloadResult
 from stoker.objects.images import SpaceNeed
@@ -21,6 +20,7 @@ from stokerd.images.budget import DiskBudget
 from stokerd.images.pressure import io_pressure
 from stokerd.images.space import FileSystem
 from stokerd.images.views import space
+from stokerd.metrics import resident_bytes
 from stokerd.node.advice import Findings, advise
 from stokerd.node.health import Part, health_of, readiness_of
 from stokerd.registry.keyring import Keyring
@@ -124,7 +124,7 @@ class NodeService:
             version=VERSION,
             pid=os.getpid(),
             uptime_seconds=round(self._parts.now() - self._started, 3),
-            resident_bytes=psutil.Process().memory_info().rss,
+            resident_bytes=resident_bytes(),
             endpoint_tried=[f"{found.path}: {found.problem or 'answers'}" for found in runtime.tried],
             runtime_ready=not problem,
             runtime_message=problem,

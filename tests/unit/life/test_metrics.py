@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from stokerd.metrics import ProcessMetrics, RuntimeMetrics
+from stokerd.metrics import RuntimeMetrics, watch_process
 
 
 def test_calls_are_counted_by_method_and_status_and_timed() -> None:
@@ -27,7 +27,7 @@ def test_calls_are_counted_by_method_and_status_and_timed() -> None:
 
 def test_the_process_tells_of_itself() -> None:
     registry = CollectorRegistry()
-    ProcessMetrics(registry)
+    watch_process(registry)
     text = generate_latest(registry).decode()
     for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"):
         assert f"\n{name} " in text
