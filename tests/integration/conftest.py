@@ -18,6 +18,19 @@ from tests.rig.stokerd import Stokerd, Store
 _numbers = itertools.count()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a CRIU that works where the suite has none: bookworm's does not start on today's kernels."""
+    callspecs = {item: getattr(item, "callspec", None) for item in items}
+    out = {
+        item
+        for item, callspec in callspecs.items()
+        if item.get_closest_marker("criu") and callspec is not None and callspec.params.get("suite") == "bookworm"
+    }
+    if out:
+        config.hook.pytest_deselected(items=sorted(out, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in out]
+
+
 class MakeStokerd(Protocol):
     """Makes (and starts, unless told not to) a stokerd; tables of settings as keywords."""
 

@@ -23,6 +23,8 @@ from tests.integration.checkpoint_scene import (
 )
 from tests.rig.node import Node
 
+pytestmark = pytest.mark.criu
+
 
 async def test_a_program_goes_on_and_what_was_taken_is_whole(node: Node) -> None:
     async with scene(node) as here:

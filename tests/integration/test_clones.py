@@ -19,6 +19,8 @@ from stokerd.errors import Conflict
 from tests.integration.checkpoint_scene import COUNT, LARGE, Scene, counted, of_clone, read, scene
 from tests.rig.node import Node
 
+pytestmark = pytest.mark.criu
+
 SERVE = "mkdir /www; echo served >/www/index.html; httpd -p 8080 -h /www; " + COUNT
 
 

@@ -291,6 +291,7 @@ async def test_a_container_that_is_between_two_is_not_left_there(make_stokerd: M
     async with BareCri(node) as bare:
         pod = await bare.run_pod("parked")
         old = await bare.run(pod, "main", command=STUBBORN)
+        await bare.ready(old)
         async with stokerd.client() as client:
             asked = await client.recreate(request(pod, "main"))
             async for event in client.follow_recreate(asked.id):

@@ -169,7 +169,7 @@ async def test_all_containers_restart_in_the_order_in_which_they_began(stokerd: 
 async def test_a_container_that_ignores_the_signal_is_killed_after_its_grace(stokerd: Stokerd, node: Node) -> None:
     async with BareCri(node) as bare, stokerd.client() as client:
         pod = await bare.run_pod("stubborn")
-        await bare.run(pod, "main", command=STUBBORN)
+        await bare.ready(await bare.run(pod, "main", command=STUBBORN))
         done = await recreated(client, request(pod, "main", termination_grace_period_seconds=1))
         assert done.result == "Succeeded", done
         await whole(bare, pod, "main")

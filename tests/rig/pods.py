@@ -29,8 +29,8 @@ from tests.rig.node import Node
 NAMESPACE = "rig"
 SLEEP = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done")
 """Runs until it is told to stop, and then stops at once."""
-STUBBORN = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
-"""Does not heed SIGTERM."""
+STUBBORN = ("sh", "-c", "trap '' TERM; : > /tmp/ready; while :; do sleep 1; done")
+"""Does not heed SIGTERM, as soon as it is `ready`."""
 
 
 _OPTIONS = [
@@ -223,6 +223,11 @@ class BareCri:
         answer = await self.runtime.ContainerStatus(request, timeout=10, wait_for_ready=True)
         found: dict[str, Any] = json.loads(answer.info["info"])
         return found
+
+    async def ready(self, container: str) -> None:
+        """Return when a STUBBORN container does not heed SIGTERM any more."""
+        async with asyncio.timeout(20):
+            await self.exec(container, "sh", "-c", "until test -e /tmp/ready; do sleep 0.05; done")
 
     async def exec(self, container: str, *argv: str) -> str:
         """Return what a command printed; AssertionError when it failed."""
