@@ -31,21 +31,12 @@ from stokerd.journal.containers import ContainerJournal
 from stokerd.journal.database import Database
 from stokerd.runtime.memory import MemoryRuntime
 from stokerd.runtime.memory_pods import MemoryContainer
-from stokerd.runtime.memory_services import unreachable
 from stokerd.runtime.pod_types import Blueprint, Container, ContainerStatus, ExecResult, PodBlueprint
 from stokerd.runtime.protocol import (
-    ContentStore,
-    CriImages,
-    CriPods,
-    Events,
-    ImageStore,
-    Leases,
     Runtime,
-    Snapshots,
 )
-from stokerd.runtime.types import RuntimeInfo
 from stokerd.settings import ContainerSettings
-from tests.unit.images.virtual import Inline
+from tests.unit.mortal import Link, Mortal
 
 APP, NEXT, BAD = "registry.test/app:v1", "registry.test/app:v2", "registry.test/bad:v1"
 MISSING = "registry.test/missing:v1"
@@ -132,7 +123,7 @@ class Watch:
 class WatchedContainers:
     """`protocol.CriContainers` of a link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: WatchedLink) -> None:
         self._link = link
 
     async def list(self, *, pod_id: str | None = None) -> tuple[Container, ...]:
@@ -169,24 +160,18 @@ class WatchedContainers:
         return result
 
 
-class Link:
-    """One daemon's connection to containerd. Once it is cut, nothing that the daemon still does has any effect."""
+class WatchedLink(Link):
+    """A link whose calls that change containers are watched."""
 
     def __init__(self, runtime: MemoryRuntime, watch: Watch) -> None:
-        self._runtime = runtime
+        super().__init__(runtime)
         self._watch = watch
-        self.cut = False
         self._containers = WatchedContainers(self)
 
     @property
     def containers(self) -> WatchedContainers:
         _ = self.there().containers  # raises while there is no connection
         return self._containers
-
-    def there(self) -> MemoryRuntime:
-        if self.cut:
-            raise unreachable("killed")
-        return self._runtime
 
     def begin(self, call: str, identity: str) -> None:
         self.there()
@@ -198,56 +183,6 @@ class Link:
         if not self.cut:
             self._watch.after(call)
         self.there()
-
-    @property
-    def pods(self) -> CriPods:
-        return self.there().pods
-
-    @property
-    def cri(self) -> CriImages:
-        return self.there().cri
-
-    @property
-    def content(self) -> ContentStore:
-        return self.there().content
-
-    @property
-    def images(self) -> ImageStore:
-        return self.there().images
-
-    @property
-    def snapshots(self) -> Snapshots:
-        return self.there().snapshots
-
-    @property
-    def leases(self) -> Leases:
-        return self.there().leases
-
-    @property
-    def events(self) -> Events:
-        return self.there().events
-
-    @property
-    def info(self) -> RuntimeInfo:
-        return self.there().info
-
-    @property
-    def ready(self) -> bool:
-        return not self.cut and self._runtime.ready
-
-    async def wait_ready(self) -> None:
-        await self._runtime.wait_ready()
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        self._runtime.on_change(lambda: None if self.cut else listener())
-
-    async def probe(self) -> RuntimeInfo:
-        return await self.there().probe()
-
-    async def ping(self) -> None:
-        await self.there().ping()
-
-    async def close(self) -> None: ...
 
 
 class PullWarmer:
@@ -266,7 +201,7 @@ class PullWarmer:
             await self._link.cri.pull(image)
 
 
-class House:
+class House(Mortal):
     """The node. ``service`` is the daemon that runs on it now."""
 
     def __init__(self, directory: Path, *, threads: bool = False, **settings: Any) -> None:
@@ -278,7 +213,6 @@ class House:
             self.runtime.remote.add_image(image)
         self.watch = Watch(self.runtime)
         self._threads = threads
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -294,11 +228,8 @@ class House:
 
     async def start(self, *, run: bool = True) -> ContainersService:
         """Start a daemon on what the last one left."""
-        self.link = Link(self.runtime, self.watch)
-        self.database = Database(self.directory)
-        if not self._threads:
-            self.database._thread = Inline()  # type: ignore[assignment]
-        await self.database.open()
+        self.link = WatchedLink(self.runtime, self.watch)
+        await self.open_journal(Database(self.directory), threads=self._threads).open()
         self.journal = ContainerJournal(self.database)
         self.registry = CollectorRegistry()
         self.warmer = PullWarmer(self.link)
@@ -313,44 +244,9 @@ class House:
     def _wanted(self) -> set[str]:
         return {each.row.old_id for job in self.service._book.jobs for each in job.targets}
 
-    def run(self) -> None:
-        self._task = asyncio.create_task(self.service.run(), name="containers")
-
-    async def stop(self) -> None:
-        """Stop the daemon as SIGTERM does, without waiting for anything."""
-        await self._end()
-        await self.database.close()
-
-    async def kill(self) -> None:
-        """Kill the daemon: from here on it changes nothing, in containerd as in the journal."""
-        self.sever()
-        await self._end()
-
-    def sever(self) -> None:
-        self.link.cut = True
-        self.database._closed = True
-        self.database._close()
-        self.database._thread = Dead()  # type: ignore[assignment]
-
-    async def _end(self) -> None:
-        task, self._task = self._task, None
-        if task is None:
-            return
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            error = task.exception()
-            raise AssertionError("the daemon ended by itself") from error
-
     @property
-    def alive(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    def journal_writable(self, writable: bool) -> None:
-        """Let the journal's file system be full, or have room again."""
-        connection = self.database._connection
-        assert connection is not None
-        connection.execute(f"PRAGMA query_only={int(not writable)}")
+    def room(self) -> ContainersService:
+        return self.service
 
     # ------------------------------------------------------------------------------------------ the node
 
@@ -425,13 +321,6 @@ def only(status: api.RecreateStatus) -> api.TargetStatus:
 async def turns(count: int = 50) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-class Dead(Inline):
-    """The thread of a database whose process is gone."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("cannot schedule new futures after shutdown")
 
 
 class Kubelet:

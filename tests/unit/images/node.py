@@ -43,21 +43,9 @@ from stokerd.registry.keyring import Keyring
 from stokerd.registry.references import Reference
 from stokerd.runtime import memory_artifacts as artifacts
 from stokerd.runtime.memory import MemoryOptions, MemoryRuntime
-from stokerd.runtime.memory_services import unreachable
-from stokerd.runtime.protocol import (
-    ContentStore,
-    CriContainers,
-    CriImages,
-    CriPods,
-    Events,
-    ImageStore,
-    Leases,
-    Runtime,
-    Snapshots,
-)
-from stokerd.runtime.types import RuntimeInfo
 from stokerd.settings import ImageSettings
-from tests.unit.images.virtual import Inline, virtual_loop
+from tests.unit.images.virtual import virtual_loop
+from tests.unit.mortal import Link, Mortal
 
 HOST = "registry.test"
 MIB = 1 << 20
@@ -81,73 +69,6 @@ class TestClock:
 
     def draw(self) -> float:
         return self._random.random()
-
-
-class Link:
-    """One daemon's connection to containerd. Once it is cut, nothing that the daemon still does has any effect."""
-
-    def __init__(self, runtime: MemoryRuntime) -> None:
-        self._runtime = runtime
-        self.cut = False
-
-    def _there(self) -> MemoryRuntime:
-        if self.cut:
-            raise unreachable("killed")
-        return self._runtime
-
-    @property
-    def cri(self) -> CriImages:
-        return self._there().cri
-
-    @property
-    def pods(self) -> CriPods:
-        return self._there().pods
-
-    @property
-    def containers(self) -> CriContainers:
-        return self._there().containers
-
-    @property
-    def content(self) -> ContentStore:
-        return self._there().content
-
-    @property
-    def images(self) -> ImageStore:
-        return self._there().images
-
-    @property
-    def snapshots(self) -> Snapshots:
-        return self._there().snapshots
-
-    @property
-    def leases(self) -> Leases:
-        return self._there().leases
-
-    @property
-    def events(self) -> Events:
-        return self._there().events
-
-    @property
-    def info(self) -> RuntimeInfo:
-        return self._there().info
-
-    @property
-    def ready(self) -> bool:
-        return not self.cut and self._runtime.ready
-
-    async def wait_ready(self) -> None:
-        await self._runtime.wait_ready()
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        self._runtime.on_change(lambda: None if self.cut else listener())
-
-    async def probe(self) -> RuntimeInfo:
-        return await self._there().probe()
-
-    async def ping(self) -> None:
-        await self._there().ping()
-
-    async def close(self) -> None: ...
 
 
 class RemoteManifests:
@@ -175,7 +96,7 @@ class RemoteManifests:
         return self._remote.document(digest).body
 
 
-class Node:
+class Node(Mortal):
     """The node. ``service`` is the daemon that runs on it now."""
 
     def __init__(
@@ -196,7 +117,6 @@ class Node:
         self.disk_error: OSError | None = None
         self.credentials: list[Path] = []
         self._threads = threads
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -220,10 +140,7 @@ class Node:
 
     def compose(self) -> None:
         self.link = Link(self.runtime)
-        self.database = Database(self.directory)
-        if not self._threads:
-            self.database._thread = Inline()  # type: ignore[assignment]
-        self.journal = ImageJournal(self.database)
+        self.journal = ImageJournal(self.open_journal(Database(self.directory), threads=self._threads))
         settings, runtime = self.settings, self.link
         self.metrics = CollectorRegistry()
         margins = Margins(settings.disk_reserve, settings.inode_reserve, settings.disk_floor, settings.inode_floor)
@@ -254,38 +171,9 @@ class Node:
         )
         self.service = ImageService(parts, settings)
 
-    def run(self) -> None:
-        self._task = asyncio.create_task(self.service.run(), name="images")
-
-    async def stop(self) -> None:
-        """Stop the daemon as SIGTERM does."""
-        await self._end()
-        await self.database.close()
-
-    async def kill(self) -> None:
-        """Kill the daemon: from here on it changes nothing, in containerd as in the journal."""
-        self.sever()
-        await self._end()
-
-    def sever(self) -> None:
-        self.link.cut = True
-        self.database._closed = True
-        self.database._close()
-        self.database._thread = Dead()  # type: ignore[assignment]
-
-    async def _end(self) -> None:
-        task, self._task = self._task, None
-        if task is None:
-            return
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            error = task.exception()
-            raise AssertionError("the daemon ended by itself") from error
-
     @property
-    def alive(self) -> bool:
-        return self._task is not None and not self._task.done()
+    def room(self) -> ImageService:
+        return self.service
 
     async def _read_disk(self) -> FileSystem:
         await asyncio.sleep(0)
@@ -296,12 +184,6 @@ class Node:
     async def _read_pressure(self) -> float | None:
         await asyncio.sleep(0)
         return self.pressure
-
-    def journal_writable(self, writable: bool) -> None:
-        """Let the journal's file system be full, or have room again."""
-        connection = self.database._connection
-        assert connection is not None
-        connection.execute(f"PRAGMA query_only={int(not writable)}")
 
     # ------------------------------------------------------------------------------------------ what tests do
 
@@ -381,13 +263,6 @@ class Node:
         return virtual_loop().time()
 
 
-class Dead(Inline):
-    """The thread of a database whose process is gone."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("cannot schedule new futures after shutdown")
-
-
 def full(name: str) -> str:
     """``app:v1`` → ``registry.test/app:v1``."""
     return name if "/" in name else f"{HOST}/{name}"
@@ -397,6 +272,3 @@ def platform_of(text: str) -> Platform:
     os, _, rest = text.partition("/")
     architecture, _, variant = rest.partition("/")
     return Platform(os, architecture, variant)
-
-
-_: type[Runtime] = Link
