@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple
 
 from stokerd.journal.database import Database
 from stokerd.journal.rows import AttemptRow, ItemRow, JobRow, KeepRow, LayerRow, PinRow, RatioRow
+from stokerd.journal.tables import Table
 
-Row = TypeVar("Row", JobRow, ItemRow, PinRow, KeepRow, AttemptRow, LayerRow, RatioRow)
-
-_TABLES: dict[type[Any], str] = {
-    JobRow: "jobs",
-    ItemRow: "items",
-    PinRow: "pins",
-    KeepRow: "keeps",
-    AttemptRow: "attempts",
-    RatioRow: "ratios",
-}
+_JOBS = Table(JobRow, "jobs", "id")
+_ITEMS = Table(ItemRow, "items", "job, position")
+_PINS = Table(PinRow, "pins", "reference")
+_KEEPS = Table(KeepRow, "keeps", "reference")
+_ATTEMPTS = Table(AttemptRow, "attempts")
+_RATIOS = Table(RatioRow, "ratios", "compression")
 _LAYER_LIMIT = 20_000
-
-
-_COLUMNS = {kind: tuple(entry.name for entry in fields(kind)) for kind in _TABLES}
-_BOOLEANS = {kind: [n for n, entry in enumerate(fields(kind)) if entry.type is bool] for kind in _TABLES}
-"""Where the columns are that SQLite keeps as numbers."""
-
-
-def _insert(kind: type[Any]) -> str:
-    names = _COLUMNS[kind]
-    return f"({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-
-
-def _upsert(kind: type[Any], key: str) -> str:
-    """A real upsert: REPLACE would delete the row first, and with it what refers to it."""
-    names = [name for name in _COLUMNS[kind] if name not in key.split(", ")]
-    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
-    return f"INSERT INTO {_TABLES[kind]} {_insert(kind)} ON CONFLICT ({key}) DO UPDATE SET {changes}"
-
-
-def _select(connection: sqlite3.Connection, kind: type[Row], tail: str = "", values: Sequence[Any] = ()) -> list[Row]:
-    names = _COLUMNS[kind]
-    rows = []
-    for found in connection.execute(f"SELECT {', '.join(names)} FROM {_TABLES[kind]} {tail}", values):  # noqa: S608
-        row = list(found)
-        for index in _BOOLEANS[kind]:
-            row[index] = bool(row[index])
-        rows.append(kind(*row))
-    return rows
 
 
 class ImageJournal:
@@ -65,8 +33,8 @@ class ImageJournal:
         job_rows, item_rows = [astuple(job) for job in jobs], [astuple(item) for item in items]
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.executemany(_upsert(JobRow, "id"), job_rows)
-            connection.executemany(_upsert(ItemRow, "job, position"), item_rows)
+            connection.executemany(_JOBS.upsert, job_rows)
+            connection.executemany(_ITEMS.upsert, item_rows)
 
         await self._database.run(work)
 
@@ -75,9 +43,9 @@ class ImageJournal:
 
         def work(connection: sqlite3.Connection) -> list[tuple[JobRow, list[ItemRow]]]:
             items: dict[str, list[ItemRow]] = {}
-            for item in _select(connection, ItemRow, "ORDER BY job, position"):
+            for item in _ITEMS.select(connection, "ORDER BY job, position"):
                 items.setdefault(item.job, []).append(item)
-            return [(job, items.get(job.id, [])) for job in _select(connection, JobRow, "ORDER BY created_at, id")]
+            return [(job, items.get(job.id, [])) for job in _JOBS.select(connection, "ORDER BY created_at, id")]
 
         return await self._database.run(work)
 
@@ -88,7 +56,7 @@ class ImageJournal:
     # ------------------------------------------------------------------------------------------ pins and keeps
 
     async def save_pin(self, pin: PinRow) -> None:
-        await self._database.run(lambda connection: connection.execute(_upsert(PinRow, "reference"), astuple(pin)))
+        await self._database.run(lambda connection: connection.execute(_PINS.upsert, astuple(pin)))
 
     async def forget_pin(self, reference: str) -> None:
         await self._database.run(
@@ -96,12 +64,10 @@ class ImageJournal:
         )
 
     async def pins(self) -> list[PinRow]:
-        return await self._database.run(
-            lambda connection: _select(connection, PinRow, "ORDER BY created_at, reference")
-        )
+        return await self._database.run(lambda connection: _PINS.select(connection, "ORDER BY created_at, reference"))
 
     async def save_keep(self, keep: KeepRow) -> None:
-        await self._database.run(lambda connection: connection.execute(_upsert(KeepRow, "reference"), astuple(keep)))
+        await self._database.run(lambda connection: connection.execute(_KEEPS.upsert, astuple(keep)))
 
     async def forget_keep(self, reference: str) -> None:
         await self._database.run(
@@ -109,9 +75,7 @@ class ImageJournal:
         )
 
     async def keeps(self) -> list[KeepRow]:
-        return await self._database.run(
-            lambda connection: _select(connection, KeepRow, "ORDER BY created_at, reference")
-        )
+        return await self._database.run(lambda connection: _KEEPS.select(connection, "ORDER BY created_at, reference"))
 
     # ------------------------------------------------------------------------------------------ history
 
@@ -119,7 +83,7 @@ class ImageJournal:
         """Add to the history, which keeps the newest *limit* attempts."""
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute(f"INSERT INTO attempts {_insert(AttemptRow)}", astuple(attempt))
+            connection.execute(_ATTEMPTS.insert, astuple(attempt))
             connection.execute("DELETE FROM attempts WHERE id <= (SELECT max(id) FROM attempts) - ?", (limit,))
 
         await self._database.run(work)
@@ -128,7 +92,7 @@ class ImageJournal:
         """Return the newest attempts first, of one image or of all."""
         where, values = ("WHERE reference = ?", [reference]) if reference else ("", [])
         return await self._database.run(
-            lambda connection: _select(connection, AttemptRow, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
+            lambda connection: _ATTEMPTS.select(connection, f"{where} ORDER BY id DESC LIMIT ?", [*values, limit])
         )
 
     async def last_warmed(self) -> dict[str, float]:
@@ -153,7 +117,7 @@ class ImageJournal:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 [(*row, newest) for row in layer_rows],
             )
-            connection.executemany(_upsert(RatioRow, "compression"), ratio_rows)
+            connection.executemany(_RATIOS.upsert, ratio_rows)
             connection.execute(
                 "DELETE FROM layers WHERE digest IN (SELECT digest FROM layers ORDER BY seen DESC LIMIT -1 OFFSET ?)",
                 (_LAYER_LIMIT,),
@@ -173,4 +137,4 @@ class ImageJournal:
         return await self._database.run(work)
 
     async def ratios(self) -> list[RatioRow]:
-        return await self._database.run(lambda connection: _select(connection, RatioRow))
+        return await self._database.run(_RATIOS.select)
