@@ -16,17 +16,13 @@ from stokerd.containers.job import Job
 from stokerd.containers.metrics import ContainerMetrics
 from stokerd.containers.model import Spec
 from stokerd.errors import Conflict, JournalError, NotFound
+from stokerd.ids import begins
 from stokerd.journal.containers import ContainerJournal
 from stokerd.journal.rows import RecreateResult, RecreateRow, TargetRow
 
 _log = structlog.get_logger("containers")
 _PAUSE, _PAUSE_WHEN_FAILING = 0.1, 5.0
 _DAY = 86_400.0
-
-
-def _begins(identity: str, start: str) -> bool:
-    """Say whether an id begins so, the word before its hyphen left out or not."""
-    return identity.startswith(start) or identity.partition("-")[2].startswith(start)
 
 
 class Book:
@@ -102,7 +98,7 @@ class Book:
         for found in (
             [job for job in jobs if f"{job.row.namespace}/{job.row.name}" == name],
             [job for job in jobs if job.row.name == name],
-            [job for job in jobs if name and _begins(job.id, name)],
+            [job for job in jobs if begins(job.id, name)],
         ):
             if len(found) == 1:
                 return found[0]

@@ -9,6 +9,7 @@ import structlog
 
 from stoker.objects import images as api
 from stokerd.errors import InvalidInput, NotFound, StokerError
+from stokerd.ids import begins
 from stokerd.images import views
 from stokerd.images.clock import Clock
 from stokerd.images.failures import Failure
@@ -78,11 +79,7 @@ class JobBook:
         job = self._jobs.get(job_id)
         if job is not None:
             return job
-        matching = [
-            job
-            for key, job in self._jobs.items()
-            if job_id and (key.startswith(job_id) or key.partition("-")[2].startswith(job_id))
-        ]
+        matching = [job for key, job in self._jobs.items() if begins(key, job_id)]
         if len(matching) == 1:
             return matching[0]
         if matching:
