@@ -10,16 +10,11 @@ from stoker.objects.containers import RecreateEvent, RecreateStatus
 Build = Callable[[], RecreateStatus]
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-
-
 class Hub:
     """Who follows which request."""
 
     def __init__(self) -> None:
-        self._readers: dict[str, set[_Reader]] = {}
+        self._readers: dict[str, set[asyncio.Event]] = {}
 
     async def follow(self, request: str, build: Build) -> AsyncGenerator[RecreateEvent, None]:
         """Yield the request as *build* gives it, now and whenever it is told to have changed, until it has ended."""
@@ -27,23 +22,23 @@ class Hub:
         if status.phase == "Completed":
             yield RecreateEvent(recreate=status)
             return
-        reader = _Reader()
-        self._readers.setdefault(request, set()).add(reader)
+        changed = asyncio.Event()
+        self._readers.setdefault(request, set()).add(changed)
         try:
             while True:
-                reader.changed.clear()
+                changed.clear()
                 status = build()
                 yield RecreateEvent(recreate=status)
                 if status.phase == "Completed":
                     return
-                await reader.changed.wait()
+                await changed.wait()
         finally:
             readers = self._readers.get(request, set())
-            readers.discard(reader)
+            readers.discard(changed)
             if not readers:
                 self._readers.pop(request, None)
 
     def tell(self, request: str) -> None:
         """Say that a request has changed."""
-        for reader in self._readers.get(request, ()):
-            reader.changed.set()
+        for changed in self._readers.get(request, ()):
+            changed.set()

@@ -260,7 +260,7 @@ def _not_warmed(target: Target, restore: bool, error: StokerError, now: float) -
     if restore:
         message = f"the image that the container was made from is gone, and could not be pulled: {error.message}"
         return _effort(target, refused=("ImageGone", message, error.hint or "pull it again, or give another image"))
-    message = f"the image could not be warmed: {error.message}"
+    message = f"the image could not be warmed ({error.reason}): {error.message}"
     return _effort(target, refused=("WarmFailed", message, error.hint or ""))
 
 

@@ -268,6 +268,7 @@ class TestImages:
             pod = house.pod("web", "app")
             state = only(await house.recreated(pod, RecreateTarget(name="app", image=MISSING)))
             assert state.reason == "WarmFailed"
+            assert "(RuntimeNotFound): " in state.message  # the pull's own reason, for whoever sorts by it
             assert house.watch.calls == []
             assert house.states(pod, "app") == [(0, "running")]
 
