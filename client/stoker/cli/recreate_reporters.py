@@ -17,7 +17,7 @@ from stoker.cli.recreate_layout import (
     step_text,
     took_seconds,
 )
-from stoker.cli.reporters import Drawing, Teller
+from stoker.cli.reporters import Drawing, PlainLines, Teller
 from stoker.cli.terminal import Screen
 from stoker.cli.text import Style, clean
 from stoker.objects.containers import RecreateEvent, RecreateStatus, TargetStatus
@@ -72,21 +72,18 @@ class LiveRecreate(Drawing):
         return closing(self._status)
 
 
-class PlainRecreate:
+class PlainRecreate(PlainLines):
     """Writes a line for each step of each container."""
 
     def __init__(self, write: Callable[[str], None], style: Style) -> None:
-        self._write = write
+        super().__init__(write)
         self._style = style
         self._status: RecreateStatus | None = None
         self._said: dict[str, str] = {}
-        self._trouble = ""
 
     def event(self, event: RecreateEvent) -> None:
         status = event.recreate
-        if self._trouble:
-            self._trouble = ""
-            self._write("stokerd is back")
+        self.heard()
         if self._status is None:
             count = len(status.containers)
             noun = "container" if count == 1 else "containers"
@@ -109,22 +106,8 @@ class PlainRecreate:
         if target.phase == "Failed" and target.hint:
             self._write(f"  hint: {clean(target.hint)}")
 
-    def note(self, text: str) -> None:
-        self._write(text)
-
-    def trouble(self, text: str) -> None:
-        if not self._trouble:
-            self._trouble = text
-            self._write(f"no connection to stokerd, trying again: {clean(text)}")
-
-    def tick(self) -> None:
-        """Nothing: silence is what a log wants."""
-
     def finish(self) -> None:
         self._write(closing(self._status))
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def closing(status: RecreateStatus | None) -> str:

@@ -124,22 +124,47 @@ class LiveReporter(Drawing):
         return closing_line(self._board, now=self.clock())
 
 
-class PlainReporter:
+class PlainLines:
+    """What all that write plain lines have in common: remarks, and the connection that is lost and found."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._trouble = ""
+
+    def note(self, text: str) -> None:
+        self._write(text)
+
+    def trouble(self, text: str) -> None:
+        if not self._trouble:
+            self._trouble = text
+            self._write(f"no connection to stokerd, trying again: {clean(text)}")
+
+    def heard(self) -> None:
+        """Something has come from stokerd."""
+        if self._trouble:
+            self._trouble = ""
+            self._write("stokerd is back")
+
+    def tick(self) -> None:
+        """Nothing: silence is what a log wants."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class PlainReporter(PlainLines):
     """Writes a line for each change of phase, and for each image that is being pulled one every ten seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write
+        super().__init__(write)
         self._clock = clock
         self._board = Board(clock())
         self._said: dict[Key, str] = {}
         self._said_at: dict[Key, float] = {}
-        self._trouble = ""
 
     def event(self, event: Event) -> None:
         now = self._clock()
-        if self._trouble:
-            self._trouble = ""
-            self._write("stokerd is back")
+        self.heard()
         if isinstance(event, JobEvent) and event.job.id not in self._board.jobs:
             count = event.job.counts.desired
             self._write(f"job {event.job.id}: {count} {'image' if count == 1 else 'images'}")
@@ -159,22 +184,8 @@ class PlainReporter:
             self._said_at[key] = now
             self._write(f"{name}: {_plain_progress(tracked, now)}")
 
-    def note(self, text: str) -> None:
-        self._write(text)
-
-    def trouble(self, text: str) -> None:
-        if not self._trouble:
-            self._trouble = text
-            self._write(f"no connection to stokerd, trying again: {clean(text)}")
-
-    def tick(self) -> None:
-        """Nothing: silence is what a log wants."""
-
     def finish(self) -> None:
         self._write(closing_line(self._board, now=self._clock()))
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _plain_phase(tracked: Tracked) -> str:
