@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def _play(workdir: Path, *, keep: bool) -> int:
             scene.node.stop()
             scene.registry.stop()
             cleanup.cleanup()
+            shutil.rmtree(workdir)
     return 0
 
 
