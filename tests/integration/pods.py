@@ -9,6 +9,7 @@ from typing import Any
 from cri_stubs.cri.v1 import runtime_pb2 as cri
 from stoker.client import Client
 from stoker.objects.containers import RecreateRequest, RecreateStatus, RecreateStrategy, RecreateTarget, TargetStatus
+from tests.conformance.subject import eventually
 from tests.rig.pods import BareCri, RigPod, Seen
 
 GRACE = 2.0
@@ -56,11 +57,11 @@ async def whole(bare: BareCri, pod: RigPod, *names: str) -> dict[str, Seen]:
 async def tidy(bare: BareCri, pod: RigPod, *names: str, timeout: float = 10) -> dict[str, Seen]:
     """As `whole`, and wait until nothing but these containers is there: what ended requests left is removed after."""
     running = await whole(bare, pod, *names)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    while len(seen := await bare.list(pod)) != len(names):
-        assert loop.time() < deadline, f"left over: {told(seen)}"
-        await asyncio.sleep(0.02)
+
+    async def alone() -> bool:
+        return len(await bare.list(pod)) == len(names)
+
+    await eventually(f"only {', '.join(names)} are left in {pod.name}", alone, timeout)
     return running
 
 
