@@ -7,7 +7,7 @@ of as many hosts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -30,7 +30,6 @@ _DEFAULT_HOSTS = frozenset(
     )
 )  # fmt: skip
 _VENDOR = re.compile(r"mellanox|nvidia|connectx|infinihost|infiniscale|aggregation node|qlogic|voltaire", re.IGNORECASE)
-_AGGREGATION = re.compile(r"aggregation node", re.IGNORECASE)
 
 
 class FabricLink(msgspec.Struct, frozen=True):
@@ -104,11 +103,6 @@ def own_name(description: str) -> tuple[str, str]:
     if host in _DEFAULT_HOSTS or not re.search(r"[a-z0-9]", host):
         return "", ""
     return words[0], words[1] if len(words) == 2 else ""
-
-
-def is_aggregation(node: FabricNode) -> bool:
-    """Say whether an adapter is a switch's own one (SHARP), not a host's."""
-    return bool(_AGGREGATION.search(node.name))
 
 
 def node(found: str, kind: NodeKind, name: str, **more: object) -> FabricNode:
@@ -185,13 +179,3 @@ def _other_end(found: str, name: str, link: FabricLink) -> FabricLink:
         lid=link.peer_lid,
         peer_lid=link.lid,
     )
-
-
-def adapters_on(fabric: Fabric, hosts: Iterable[str]) -> dict[str, tuple[FabricNode, ...]]:
-    """Return the adapters that call themselves one of *hosts*, by host."""
-    wanted = set(hosts)
-    found: dict[str, list[FabricNode]] = {}
-    for each in fabric.nodes:
-        if each.kind == "adapter" and each.host in wanted:
-            found.setdefault(each.host, []).append(each)
-    return {host: tuple(nodes) for host, nodes in found.items()}

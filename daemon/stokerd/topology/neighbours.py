@@ -112,10 +112,6 @@ class Hearsay(msgspec.Struct, frozen=True):
         }
         return {interface: found for interface, found in alive.items() if found}
 
-    def next_end(self, now: float) -> float | None:
-        """Return when the next of them ends; None: nobody is there."""
-        return min((each.until for heard in self.heard.values() for each in heard if each.until > now), default=None)
-
     def _with(self, interface: str, heard: tuple[_Heard, ...], refused: int) -> Hearsay:
         rest = {name: found for name, found in self.heard.items() if name != interface}
         return Hearsay({**rest, interface: heard} if heard else rest, refused)

@@ -275,7 +275,6 @@ def test_a_neighbour_stays_as_long_as_it_said() -> None:
     heard = Hearsay().hear("eth0", LEAF, now=100)
     assert heard.at(219) == {"eth0": (LEAF,)}
     assert heard.at(220) == {}
-    assert heard.next_end(100) == 220
     assert heard.hear("eth0", LEAF, now=200).at(300) == {"eth0": (LEAF,)}
 
 
