@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench.figures import Figure
 from stoker.client import Client
+from stoker.fabrics import dumps
 from stoker.objects.topology import TopologyEvent
 from stokerd.settings import TopologySettings
-from stokerd.topology import dumps
 from stokerd.topology.knowledge import Knowledge, learn, note_health, note_report
 from stokerd.topology.sources import Sources
 from tests.rig.hardware import texts

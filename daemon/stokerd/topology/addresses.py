@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from stokerd.topology.foreign import integer, leading_number
+from stoker.fabrics.foreign import integer, leading_number
 
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _HOST_BRIDGE = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")

@@ -9,7 +9,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 
-from stokerd.topology.foreign import decode, plain
+from stoker.fabrics.foreign import decode, plain
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _AFTER_KILL = 1.0

@@ -8,12 +8,12 @@ from typing import Literal
 
 import msgspec
 
+from stoker.fabrics.fabric import Fabric
+from stoker.fabrics.foreign import Unread
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.addresses import PcieLink
 from stokerd.topology.classes import UseRule
 from stokerd.topology.distances import Place
-from stokerd.topology.fabric import Fabric
-from stokerd.topology.foreign import Unread
 from stokerd.topology.health import PortHealth
 from stokerd.topology.metadata import Placement
 from stokerd.topology.neighbours import Neighbour

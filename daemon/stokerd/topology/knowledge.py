@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from stoker.fabrics.fabric import Fabric
+from stoker.fabrics.foreign import Unread
 from stoker.objects.topology import TopologyReport
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.classes import UseRule
-from stokerd.topology.fabric import Fabric
 from stokerd.topology.facts import AmdReport, Hardware, Heard, Observation, Ports, SourceReport, Tree
-from stokerd.topology.foreign import Unread
 from stokerd.topology.health import HealthRules, PortHealth, observe
 from stokerd.topology.inventory import readings, take
 from stokerd.topology.lldpcli import LldpNeighbours

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stokerd.topology.foreign import plain
+from stoker.fabrics.foreign import plain
 from stokerd.topology.neighbours import Neighbour
 
 ETHERTYPE = 0x88CC

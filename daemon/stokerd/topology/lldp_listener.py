@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 
-from stokerd.topology.foreign import Unread, Unreadable
+from stoker.fabrics.foreign import Unread, Unreadable
 from stokerd.topology.lldp_frames import ETHERTYPE, LONGEST_FRAME, parse
 from stokerd.topology.lldpcli import LldpNeighbours
 from stokerd.topology.neighbours import Hearsay

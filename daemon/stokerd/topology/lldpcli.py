@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stokerd.topology.foreign import Unread, Unreadable, decode, integer, plain
+from stoker.fabrics.foreign import Unread, Unreadable, decode, integer, plain
 from stokerd.topology.neighbours import Neighbour
 
 LONGEST = 8 << 20

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stokerd.topology.foreign import Unread, Unreadable, decode, plain
+from stoker.fabrics.foreign import Unread, Unreadable, decode, plain
 
 _DEVICE = re.compile(r"(?:GPU|NIC|mlx\d+_|bnxt_re|rocep|ibp|hfi1_)\w*", re.IGNORECASE)
 _CELL = re.compile(r"X|NV\d+|C2C|XGMI|PIX|PXB|PHB|NODE|SYS|SOC|N/A")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stokerd.topology.foreign import Unread, Unreadable, decode, plain
+from stoker.fabrics.foreign import Unread, Unreadable, decode, plain
 
 LONGEST = 1 << 20
 _MOST_DEPTH = 6

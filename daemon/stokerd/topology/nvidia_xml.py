@@ -11,9 +11,9 @@ from xml.parsers import expat
 
 import msgspec
 
+from stoker.fabrics.foreign import Unread, Unreadable, integer, leading_number, plain
 from stokerd.topology.accelerators import Accelerator, FabricState
 from stokerd.topology.addresses import pci_address
-from stokerd.topology.foreign import Unread, Unreadable, integer, leading_number, plain
 
 LONGEST = 32 << 20
 _MOST_GPUS, _MOST_DEPTH, _LONGEST_VALUE = 256, 64, 4096

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stokerd.topology.foreign import integer, leading_number, plain
+from stoker.fabrics.foreign import integer, leading_number, plain
 
 _STATE = re.compile(r"(\d{1,2})\s*:\s*(\w[\w ]*)")
 _RATE = re.compile(r"\d+(?:\.\d+)?\s*Gb/sec(?:\s*\((\d{1,2})X(?:\s+([A-Z]+\d*))?\))?")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
+from stoker.fabrics.foreign import integer
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.facts import MODELS, AmdReport, natural
-from stokerd.topology.foreign import integer
 from stokerd.topology.sysfs import Sysfs
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stoker.fabrics.foreign import guid, integer, plain
 from stokerd.topology.addresses import pci_path
 from stokerd.topology.facts import Gid, NetDevice, RdmaDevice, RdmaPort, natural
-from stokerd.topology.foreign import guid, integer, plain
 from stokerd.topology.rdma_values import counters, gid, gid_type, lid, link_layer, physical_state, port_state, rate
 from stokerd.topology.sysfs import Sysfs
 

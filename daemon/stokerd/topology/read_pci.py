@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stoker.fabrics.foreign import integer, plain
 from stokerd.topology.addresses import (
     PcieLink,
     acs_redirects,
@@ -15,7 +16,6 @@ from stokerd.topology.addresses import (
 )
 from stokerd.topology.distances import Place
 from stokerd.topology.facts import NumaFacts, PciDevice
-from stokerd.topology.foreign import integer, plain
 from stokerd.topology.sysfs import Sysfs
 
 _DEVICES = "sys/bus/pci/devices"

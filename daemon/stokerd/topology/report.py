@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from stoker.fabrics.fabric import Fabric, FabricLink, FabricNode
+from stoker.fabrics.foreign import Unread, plain
 from stoker.objects.topology import (
     VERSION,
     DistanceMatrix,
@@ -25,10 +27,8 @@ from stokerd.topology.accelerators import Accelerator, domains, refusal
 from stokerd.topology.addresses import PcieLink, generation_speed
 from stokerd.topology.classes import Decision
 from stokerd.topology.distances import Place, distance, nearest
-from stokerd.topology.fabric import Fabric, FabricLink, FabricNode
 from stokerd.topology.facts import MODELS, Observation, PciDevice, SourceReport
 from stokerd.topology.findings import findings
-from stokerd.topology.foreign import Unread, plain
 from stokerd.topology.inventory import GpuItem, Inventory, NicItem, PortItem, readings, take, vendor_of
 from stokerd.topology.neighbours import kind_of
 from stokerd.topology.settling import settle

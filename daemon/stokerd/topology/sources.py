@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import psutil
 
+from stoker.fabrics import dumps
+from stoker.fabrics.foreign import plain
 from stokerd.settings import TopologySettings
-from stokerd.topology import dumps, lldpcli, matrix, metadata, nvidia_xml
+from stokerd.topology import lldpcli, matrix, metadata, nvidia_xml
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.blocking import Blocking, StillHangs
 from stokerd.topology.commands import Command, CommandFailed, find
 from stokerd.topology.facts import AmdReport, Ports, Tree
-from stokerd.topology.foreign import plain
 from stokerd.topology.knowledge import Nvidia, Outcome
 from stokerd.topology.lldp_listener import LldpListener, problem_of
 from stokerd.topology.read_amd import read_amd

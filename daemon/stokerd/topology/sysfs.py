@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-from stokerd.topology.foreign import Unread, Unreadable
+from stoker.fabrics.foreign import Unread, Unreadable
 
 _PAGE = 4096
 # What a kernel says of an attribute that does not exist (any more), or of a value that a device does not have just now.

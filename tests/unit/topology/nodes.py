@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.fabrics import dumps
 from stoker.objects.topology import TopologyReport
-from stokerd.topology import dumps, lldpcli, matrix, nvidia_xml
+from stokerd.topology import lldpcli, matrix, nvidia_xml
 from stokerd.topology.facts import Heard, Observation
 from stokerd.topology.health import PortHealth
 from stokerd.topology.read_amd import read_amd

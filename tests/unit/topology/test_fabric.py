@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stokerd.topology import dumps, iblinkinfo, ibnetdiscover
-from stokerd.topology.fabric import Fabric, FabricLink, own_name
+from stoker.fabrics import dumps, iblinkinfo, ibnetdiscover
+from stoker.fabrics.fabric import Fabric, FabricLink, own_name
 from tests.rig.hardware.fabrics import two_tiers
 from tests.unit.topology.captures import capture
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from stoker.fabrics.foreign import Unread
 from stoker.objects.topology import Fact, TopologyReport
 from stokerd.topology.facts import Observation, SourceReport
-from stokerd.topology.foreign import Unread
 from stokerd.topology.metadata import parse as parse_metadata
 from stokerd.topology.report import build
 from stokerd.topology.settling import changes
@@ -71,7 +71,7 @@ def test_an_h100_is_in_no_domain_and_a_gb200_is() -> None:
 
 
 def test_adapters_that_nobody_named_are_found_by_their_guids() -> None:
-    from stokerd.topology import dumps
+    from stoker.fabrics import dumps
     from tests.rig.hardware import texts
 
     machine = h100()

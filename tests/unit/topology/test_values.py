@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stokerd.topology import addresses, foreign, metadata, rdma_values
+from stoker.fabrics import foreign
+from stokerd.topology import addresses, metadata, rdma_values
 from stokerd.topology.addresses import PcieLink
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from stokerd.topology.fabric import Draft, Fabric, FabricLink, FabricNode, NodeKind, node
-from stokerd.topology.foreign import LONGEST_NAME, Unreadable, decode, guid, plain
+from stoker.fabrics.fabric import Draft, Fabric, FabricLink, FabricNode, NodeKind, node
+from stoker.fabrics.foreign import LONGEST_NAME, Unreadable, decode, guid, plain
 
 _KINDS: dict[str, NodeKind] = {"S": "switch", "H": "adapter", "R": "router"}
 _HEADER_KINDS: dict[str, NodeKind] = {"switchguid": "switch", "caguid": "adapter", "rtguid": "router"}

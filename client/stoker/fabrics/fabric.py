@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from stokerd.topology.foreign import Unread
+from stoker.fabrics.foreign import Unread
 
 NodeKind = Literal["switch", "adapter", "router"]
 LinkState = Literal["up", "down", "unknown"]

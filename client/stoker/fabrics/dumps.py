@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from stokerd.topology import iblinkinfo, ibnetdiscover
-from stokerd.topology.fabric import Fabric
-from stokerd.topology.foreign import decode
+from stoker.fabrics import iblinkinfo, ibnetdiscover
+from stoker.fabrics.fabric import Fabric
+from stoker.fabrics.foreign import decode
 
 LONGEST_DUMP = 64 << 20
 """Bytes of a dump that are read; 10 000 switches write half of it."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from stokerd.topology.fabric import Draft, Fabric, FabricLink, LinkState, NodeKind, node
-from stokerd.topology.foreign import Unreadable, decode, guid, plain
+from stoker.fabrics.fabric import Draft, Fabric, FabricLink, LinkState, NodeKind, node
+from stoker.fabrics.foreign import Unreadable, decode, guid, plain
 
 _KINDS: dict[str, NodeKind] = {"CA": "adapter", "SW": "switch", "RT": "router"}
 _BLOCK_KINDS: dict[str, NodeKind] = {"CA": "adapter", "Switch": "switch", "Router": "router", "RT": "router"}
