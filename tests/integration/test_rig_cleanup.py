@@ -142,6 +142,21 @@ def test_one_run_at_a_time(rig: Path) -> None:
     second.release()
 
 
+def test_processes_of_one_run_share_the_rig_and_others_wait(rig: Path) -> None:
+    first, second, other = (RunLock(rig / "b-lock", run=run) for run in ("one", "one", "two"))
+    first.acquire()
+    second.acquire(timeout=0)
+    first.release()
+    for stranger in (other, RunLock(rig / "b-lock")):
+        with pytest.raises(RigError, match=f"process {os.getpid()} has the rig"):
+            stranger.acquire(timeout=0)
+    second.release()
+    other.acquire(timeout=0)
+    with pytest.raises(RigError, match="has the rig"):
+        first.acquire(timeout=0)
+    other.release()
+
+
 def test_waiting_has_an_end() -> None:
     with pytest.raises(RigError, match=r"nothing: not within 0\.01 s"):
         until("nothing", lambda: None, timeout=0.01)

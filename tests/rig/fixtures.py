@@ -28,7 +28,8 @@ from tests.rig.processes import ProcessId
 from tests.rig.records import Record
 from tests.rig.registry import Registry, RegistryOptions, free_port
 
-_lock = RunLock()
+# Set by pytest-xdist in its workers: all of one run have the same.
+_lock = RunLock(run=os.environ.get("PYTEST_XDIST_TESTRUNUID", ""))
 
 
 def suites() -> list[str]:

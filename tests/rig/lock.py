@@ -1,4 +1,7 @@
-"""One test run at a time on one machine: two would fight for its cores and its memory."""
+"""One test run at a time on one machine: two would fight for its cores and its memory.
+
+A run whose tests are shared out to several processes (pytest-xdist) is one run: its processes hold the lock together.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ DEFAULT_TIMEOUT = 1800.0
 
 
 class RunLock:
-    """Held from acquire() to release() or the end of the process."""
+    """Held from acquire() to release() or the end of the process.
 
-    def __init__(self, path: Path = LOCK) -> None:
+    Processes that give the same *run* hold it together; without one it is the process's own.
+    """
+
+    def __init__(self, path: Path = LOCK, *, run: str = "") -> None:
         self.path = path
+        self._run = run
         self._file: IO[str] | None = None
 
     def acquire(self, timeout: float | None = None) -> None:
@@ -27,26 +34,49 @@ class RunLock:
         file = self.path.open("a+", encoding="utf-8")
         deadline = time.monotonic() + limit
         told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                if time.monotonic() >= deadline:
-                    file.close()
-                    raise RigError(f"process {holder} has the rig; it did not end within {limit:g} s") from None
-                if not told:
-                    told = True
-                    print(f"rig: process {holder} has the rig, waiting for it", file=sys.stderr, flush=True)
-                time.sleep(0.2)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        while not self._taken(file):
+            holder = _read(file)[0]
+            if time.monotonic() >= deadline:
+                file.close()
+                raise RigError(f"process {holder} has the rig; it did not end within {limit:g} s")
+            if not told:
+                told = True
+                print(f"rig: process {holder} has the rig, waiting for it", file=sys.stderr, flush=True)
+            time.sleep(0.2)
         self._file = file
 
     def release(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+    def _taken(self, file: IO[str]) -> bool:
+        """Take it alone, or join those of this run who have it."""
+        if _flock(file, fcntl.LOCK_EX):
+            file.truncate(0)
+            file.write(f"{os.getpid()} {self._run}".rstrip())
+            file.flush()
+            # Between the two locks somebody else may come, so what the file says is looked at once more.
+            return not self._run or (_flock(file, fcntl.LOCK_SH) and self._is_ours(file))
+        return bool(self._run) and _flock(file, fcntl.LOCK_SH) and self._is_ours(file)
+
+    def _is_ours(self, file: IO[str]) -> bool:
+        if _read(file)[1] == self._run:
+            return True
+        _flock(file, fcntl.LOCK_UN)
+        return False
+
+
+def _flock(file: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(file: IO[str]) -> tuple[str, str]:
+    """Return whose it is: the process that took it first, and its run."""
+    file.seek(0)
+    process, _, run = file.read().strip().partition(" ")
+    return process or "unknown", run
