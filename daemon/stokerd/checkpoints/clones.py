@@ -27,7 +27,7 @@ from stokerd.checkpoints.criu import Tuning, config, parse_version
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointError, CheckpointNoSpace, CheckpointRefused, CriuCrashed
 from stokerd.checkpoints.manifest import Manifest
-from stokerd.checkpoints.model import CHECKPOINT_LABEL, GC_ROOT_LABEL, OWNER_LABEL
+from stokerd.checkpoints.model import CHECKPOINT_LABEL, GC_ROOT_LABEL, OWNER_LABEL, Tell, untold
 from stokerd.checkpoints.nodes import must, run_on_node
 from stokerd.checkpoints.refusals import explain
 from stokerd.checkpoints.shelf import Shelf
@@ -54,24 +54,24 @@ class Clones:
         self.under_way: set[str] = set()
         self._loading: asyncio.Queue[Clone] = asyncio.Queue()
 
-    async def make(self, manifest: Manifest, *, hostname: str = "", mode: Mode = "auto") -> Clone:
+    async def make(self, manifest: Manifest, *, hostname: str = "", mode: Mode = "auto", tell: Tell = untold) -> Clone:
         """Bring the container of a checkpoint back once more; returns when it runs."""
         lazy = mode == "lazy" or (mode == "auto" and _pages(manifest) >= _LAZY_FROM)
         try:
-            return await self._one(manifest, hostname, lazy=lazy)
+            return await self._one(manifest, hostname, tell, lazy=lazy)
         except (CheckpointError, RuntimeFailure) as error:
             if not lazy or mode == "lazy" or isinstance(error, NetworkError | RuntimeUnavailable):
                 raise
             _log.warning("a lazy restore failed; trying an eager one", checkpoint=manifest.id, why=error.message)
-            return await self._one(manifest, hostname, lazy=False)
+            return await self._one(manifest, hostname, tell, lazy=False)
 
-    async def _one(self, manifest: Manifest, hostname: str, *, lazy: bool) -> Clone:
+    async def _one(self, manifest: Manifest, hostname: str, tell: Tell, *, lazy: bool) -> Clone:
         clone = Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
         self.under_way.add(clone.id)
         made = False
         try:
             await asyncio.to_thread(self._shelf.write_clone, clone)
-            clone = await self._make(clone, manifest, hostname, lazy=lazy)
+            clone = await self._make(clone, manifest, hostname, tell, lazy=lazy)
             made = True
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or clone.id}: {error.strerror}") from None
@@ -105,7 +105,8 @@ class Clones:
 
     # ------------------------------------------------------------------------------------------ making
 
-    async def _make(self, clone: Clone, manifest: Manifest, hostname: str, *, lazy: bool) -> Clone:
+    async def _make(self, clone: Clone, manifest: Manifest, hostname: str, tell: Tell, *, lazy: bool) -> Clone:
+        tell("surrounding")
         info = self._runtime.info
         golden, files = await asyncio.to_thread(self._shelf.golden, manifest.id)
         clone = replace(clone, network=await networks.configuration(info))
@@ -120,6 +121,7 @@ class Clones:
             images, work = self._shelf.node_path(manifest.id, shelves.IMAGES), self._work(clone.id)
             clone = replace(clone, memory="loading", helper=await helpers.start(info, clone.id, images, work))
         await asyncio.to_thread(self._shelf.write_clone, clone)
+        tell("restoring")
         pid = await self._start(clone, golden, rootfs, places, hostname)
         clone = replace(clone, pid=pid, state="made")
         await asyncio.to_thread(self._shelf.write_clone, clone)

@@ -22,7 +22,7 @@ from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.freezing import Freeze
 from stokerd.checkpoints.imaging import LAYER, About, Built, Change, NewLayer, build
 from stokerd.checkpoints.layers import Packed
-from stokerd.checkpoints.model import Pause
+from stokerd.checkpoints.model import Pause, Tell, untold
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.pressing import pressed
 from stokerd.checkpoints.shelf import Shelf
@@ -72,11 +72,12 @@ class Committer:
     def __init__(self, runtime: NativeRuntime, shelf: Shelf, clock: Callable[[], datetime]) -> None:
         self._runtime, self._shelf, self._clock = runtime, shelf, clock
 
-    async def commit(self, container_id: str, wish: CommitWish) -> Committed:
+    async def commit(self, container_id: str, wish: CommitWish, *, tell: Tell = untold) -> Committed:
         """Make the image, and return when CRI can use it. The base's layers must be known by name, not be here."""
         record, task = await self._runtime.records.get(container_id), await self._runtime.tasks.get(container_id)
         if record is None:
             raise NotFound(f"no container {container_id} is here")
+        tell("reading")
         base = await self._base(record)
         lease = f"stoker-commit-{secrets.token_hex(8)}"
         expires = (self._clock() + _LEASE_TIME).strftime("%Y-%m-%dT%H:%M:%SZ")

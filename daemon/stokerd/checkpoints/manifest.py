@@ -85,6 +85,14 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(part.size for part in self.parts) + self.root.bytes
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Checkpoints that were taken in one freeze: the containers of a pod. They are complete together and go together."""
+
+    id: str
+    name: str
+    members: tuple[Manifest, ...]
+
+
 def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 

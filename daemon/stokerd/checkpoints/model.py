@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,6 +16,13 @@ OWNER_LABEL = "stoker.dev/daemon"
 GC_ROOT_LABEL = "containerd.io/gc.root"
 
 PodInfo = tuple[str, str, str]
+
+Tell = Callable[[str], None]
+"""Is given the name of each step as it begins; what it does with it may take no time."""
+
+
+def untold(_step: str) -> None:
+    """Tell nobody."""
 
 
 class Wish(msgspec.Struct, frozen=True):

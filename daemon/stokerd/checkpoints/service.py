@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -19,10 +19,10 @@ from stokerd.checkpoints.converging import Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, to_the_end
-from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.freezing import Dumpers, thaw
-from stokerd.checkpoints.manifest import Manifest
-from stokerd.checkpoints.model import Pause, Wish, root_name, snapshot_labels
+from stokerd.checkpoints.manifest import Group, Manifest
+from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, snapshot_labels, untold
 from stokerd.checkpoints.nodeconf import ensure_node_config
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.shelf import SHM, Shelf
@@ -131,11 +131,17 @@ class Checkpoints:
 
     # ------------------------------------------------------------------------------------------ checkpoints
 
-    async def create(self, container_id: str, wish: Wish | None = None) -> Manifest:
-        """Checkpoint one container."""
+    async def create(self, container_id: str, wish: Wish | None = None, *, tell: Tell = untold) -> Manifest:
+        """Checkpoint one container. *tell* is given the name of each step as it begins."""
         taker, _ = await self._parts()
         async with self._alone(container_id):
-            return await taker.take(container_id, wish or Wish())
+            return await taker.take(container_id, wish or Wish(), tell)
+
+    async def create_group(
+        self, container_ids: Sequence[str], wish: Wish | None = None, *, tell: Tell = untold
+    ) -> Group:
+        """Checkpoint several containers in one freeze: all stand before the first is dumped, and until the last is."""
+        raise CheckpointError("several containers at once cannot be checkpointed yet")
 
     async def list(self) -> tuple[Manifest, ...]:
         """Return all complete checkpoints that can be read, the oldest first."""
@@ -197,18 +203,38 @@ class Checkpoints:
             )
         await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
 
-    async def commit(self, container_id: str, wish: CommitWish) -> Committed:
+    async def commit(self, container_id: str, wish: CommitWish, *, tell: Tell = untold) -> Committed:
         """Make an image of a container's root filesystem; it is frozen only while its upper directory is copied."""
         _, shelf = await self._parts()
         async with self._alone(container_id):
-            return await Committer(self._runtime, shelf, self._clock).commit(container_id, wish)
+            return await Committer(self._runtime, shelf, self._clock).commit(container_id, wish, tell=tell)
 
     # ------------------------------------------------------------------------------------------ clones
 
-    async def clone(self, checkpoint: str, *, hostname: str = "", mode: Mode = "auto") -> Clone:
-        """Bring the container of a checkpoint back once more, with a network of its own; returns when it runs."""
+    async def clone(
+        self,
+        checkpoint: str,
+        *,
+        hostname: str = "",
+        mode: Mode = "auto",
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        hook: Sequence[str] = (),
+        tell: Tell = untold,
+    ) -> Clone:
+        """Bring the container of a checkpoint back once more, with a network of its own; returns when it runs.
+
+        *env* and *files* are what is to differ from the others: written into its root before it runs. *hook* is run in
+        it afterwards.
+        """
         manifest = await self.inspect(checkpoint)
-        return await (await self._cloner()).make(manifest, hostname=hostname, mode=mode)
+        if env or files or hook:
+            raise CheckpointError("what differs from clone to clone cannot be given yet")
+        return await (await self._cloner()).make(manifest, hostname=hostname, mode=mode, tell=tell)
+
+    async def restore(self, checkpoint: str, *, mode: Mode = "auto", tell: Tell = untold) -> Clone:
+        """Bring a container that was stopped back to where it was, with the address that it had."""
+        raise CheckpointError("restoring in place is not possible yet")
 
     async def clones(self) -> tuple[Clone, ...]:
         return await (await self._cloner()).list()

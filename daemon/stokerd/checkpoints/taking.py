@@ -35,11 +35,13 @@ from stokerd.checkpoints.freezing import Dumpers, Freeze, dump_ended
 from stokerd.checkpoints.manifest import VERSION, Manifest, Part, Root, Source
 from stokerd.checkpoints.model import (
     Intent,
+    Tell,
     Wish,
     active_key,
     root_name,
     shared_memory,
     snapshot_labels,
+    untold,
 )
 from stokerd.checkpoints.overlay import Root as OverlayRoot
 from stokerd.checkpoints.overlay import root_of
@@ -75,6 +77,7 @@ class Job(msgspec.Struct, frozen=True):
     upper: str
     parent: str
     began: datetime
+    tell: Tell
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -102,9 +105,10 @@ class Taker:
         self.under_way: set[str] = set()
         """Checkpoints that are being made: nobody else clears those up."""
 
-    async def take(self, container_id: str, wish: Wish) -> Manifest:
+    async def take(self, container_id: str, wish: Wish, tell: Tell = untold) -> Manifest:
         """Checkpoint the container. CheckpointRefused, before anything is frozen, names what stands in the way."""
-        job = await self._prepare(container_id, wish)
+        tell("surveying")
+        job = await self._prepare(container_id, wish, tell)
         now = Intent(job.id, container_id, job.began, was_paused=job.task.state == "paused")
         certain = True
         self.under_way.add(job.id)
@@ -126,7 +130,7 @@ class Taker:
 
     # ------------------------------------------------------------------------------------------ before
 
-    async def _prepare(self, container_id: str, wish: Wish) -> Job:
+    async def _prepare(self, container_id: str, wish: Wish, tell: Tell) -> Job:
         """Find everything out, and refuse what cannot work."""
         record = await self._runtime.records.get(container_id)
         task = await self._runtime.tasks.get(container_id)
@@ -146,7 +150,7 @@ class Taker:
             )
         info = await self._runtime.snapshots.stat(record.snapshot_key)
         now = self._clock()
-        return Job(new_id(now), wish, record, task, root.upper, info.parent if info is not None else "", now)
+        return Job(new_id(now), wish, record, task, root.upper, info.parent if info is not None else "", now, tell)
 
     async def _root(self, record: ContainerRecord) -> OverlayRoot | None:
         if record.snapshotter != self._runtime.info.snapshotter or not record.snapshot_key:
@@ -172,6 +176,7 @@ class Taker:
         if target is None or not target.upper:
             raise CheckpointError("the snapshot for the root filesystem is not on containerd's overlayfs")
         captured = await self._capture(job, intent, target.upper)
+        job.tell("sealing")
         stop = threading.Event()
         digest = await in_thread(stop, lambda: tree_digest(self._here(target.upper), stop.is_set))
         await self._runtime.snapshots.commit(active_key(job.id), root_name(job.id), labels=labels)
@@ -190,6 +195,7 @@ class Taker:
 
     async def _capture(self, job: Job, intent: Intent, target: str) -> Captured:
         """Everything between freeze and thaw."""
+        job.tell("freezing")
         began = perf_counter()
         freeze = Freeze(self._runtime, job.record.id, ours=not intent.was_paused)
         try:
@@ -208,6 +214,7 @@ class Taker:
 
         A dump is never broken off: its CRIU may work on without runc, with the container in its hands.
         """
+        job.tell("dumping")
         stop = threading.Event()
         dump = asyncio.create_task(self._dump(job), name=f"dump {job.id}")
         copy = asyncio.create_task(in_thread(stop, lambda: self._copy(job, target, stop)), name=f"copy {job.id}")
