@@ -34,6 +34,7 @@ _CENTURY = 100 * 365 * 86_400
 Seconds = Annotated[float, Unit("seconds", 0, _CENTURY)]
 PositiveSeconds = Annotated[float, Unit("seconds", 0.001, _CENTURY)]
 Bytes = Annotated[int, Unit("bytes", 0, 1 << 60)]
+LazySize = Annotated[int, Unit("bytes", 64 << 20, 1 << 60)]
 BodySize = Annotated[int, Unit("bytes", 1 << 10, 1 << 30)]
 Count = Annotated[int, Unit("count", 0, 10**9)]
 PositiveCount = Annotated[int, Unit("count", 1, 10**9)]
@@ -198,6 +199,54 @@ class ContainerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """``[checkpoints]``: checkpoints, clones and images made of containers (docs/checkpoints.md)."""
+
+    directory: Path = Path("/var/lib/stoker/checkpoints")
+    """Directory of the node that checkpoints are kept in. It holds what containers had in memory; root alone can read
+    it."""
+
+    criu_config: Literal["manage", "leave"] = "manage"
+    """``manage`` writes /etc/criu/runc.conf where nobody else has written one, which halves the freeze of small
+    containers; ``leave`` leaves CRIU as it is."""
+
+    tcp: Annotated[Literal["refuse", "close", "established"], LIVE] = "refuse"
+    """What is done about established TCP connections, unless the request says otherwise: ``refuse`` the checkpoint,
+    ``close`` them in what is restored, or keep them ``established``."""
+
+    dump_timeout: Annotated[PositiveSeconds, LIVE] = 300.0
+    """A dump that takes longer is broken off, and the container runs on; so long it may stand at most."""
+
+    lazy_from: Annotated[LazySize, LIVE] = 64 << 20
+    """From so much memory on a clone runs before its memory is in, unless the request says otherwise."""
+
+    max_parallel: Annotated[PositiveCount, LIVE] = 2
+    """Checkpoints, commits and verifications at one time; others wait for their turn."""
+
+    max_parallel_clones: Annotated[PositiveCount, LIVE] = 8
+    """Clones that are brought back at one time."""
+
+    max_clones_per_request: Annotated[PositiveCount, LIVE] = 200
+    """Clones that one request may ask for."""
+
+    keep_for: Annotated[Seconds, LIVE] = 0.0
+    """Checkpoints are removed when they are older than this; 0: never. One that clones stand on stays, as it does with
+    the two limits below."""
+
+    keep_count: Annotated[Count, LIVE] = 0
+    """The oldest checkpoints are removed while there are more than this; 0: any number."""
+
+    keep_bytes: Annotated[Bytes, LIVE] = 0
+    """The oldest checkpoints are removed while all together take more than this; 0: any size."""
+
+    keep_interval: Annotated[PositiveSeconds, LIVE] = 60.0
+    """How often these limits are looked at beside every new checkpoint."""
+
+    operation_ttl: Annotated[Seconds, LIVE] = 3600.0
+    """How long an operation that has ended can still be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopologySettings:
     """``[topology]``: what the node is made of, and what it hangs on (docs/topology.md)."""
 
@@ -274,6 +323,7 @@ class Settings:
     images: ImageSettings = field(default_factory=ImageSettings)
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
     containers: ContainerSettings = field(default_factory=ContainerSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
 
 

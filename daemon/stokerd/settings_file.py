@@ -78,6 +78,7 @@ def consistency_problems(settings: Settings) -> list[str]:
         ("daemon.state_dir", settings.daemon.state_dir),
         ("api.socket", settings.api.socket),
         *(("credentials.docker_configs", path) for path in settings.credentials.docker_configs),
+        ("checkpoints.directory", settings.checkpoints.directory),
         ("runtime.registry_config_path", Path(settings.runtime.registry_config_path or "/")),
         *_topology_paths(settings.topology),
     ):

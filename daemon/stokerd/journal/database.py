@@ -68,6 +68,11 @@ _MIGRATIONS: tuple[str, ...] = (
         rolled_back INTEGER NOT NULL, clean INTEGER NOT NULL, started_at REAL, finished_at REAL,
         PRIMARY KEY (request, position)) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE operations (
+        id TEXT PRIMARY KEY, request TEXT NOT NULL, digest TEXT NOT NULL, created_at REAL NOT NULL, finished_at REAL,
+        operation TEXT NOT NULL) STRICT;
+    """,
 )
 
 

@@ -162,3 +162,15 @@ class TargetRow(msgspec.Struct, frozen=True):
     clean: bool = False
     started_at: float | None = None
     finished_at: float | None = None
+
+
+class OperationRow(msgspec.Struct, frozen=True):
+    """A checkpoint, clone or commit that was asked for. ``operation`` is JSON, as the API tells it: no value of the
+    environment and no content of a file is in it. ``digest`` is keyed, over all of the request."""
+
+    id: str
+    request: str
+    digest: str
+    created_at: float
+    finished_at: float | None
+    operation: str
