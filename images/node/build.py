@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Build the root filesystem of a node: a Debian suite with containerd, runc, CRIU and the CNI plugins.
 
-Standard library only, so that it runs before any virtual environment exists.
+Standard library only, so that it runs before any virtual environment exists. `--image` names another directory with a
+recipe.toml, whose root has that directory's name before the suite's.
 Exit codes: 0 built or already there, 1 the build failed, 2 something is missing on this machine or in the arguments.
 """
 
@@ -21,6 +22,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -39,31 +41,34 @@ class MissingError(Exception):
     """This machine lacks something, or the arguments name something unknown."""
 
 
-def recipe() -> dict[str, object]:
-    with (HERE / "recipe.toml").open("rb") as file:
+def recipe(image: Path = HERE) -> dict[str, Any]:
+    with (image / "recipe.toml").open("rb") as file:
         return tomllib.load(file)
 
 
-def suites() -> list[str]:
-    found = recipe()["suites"]
-    assert isinstance(found, dict)
-    return sorted(found)
+def suites(image: Path = HERE) -> list[str]:
+    return sorted(recipe(image)["suites"])
 
 
-def packages(suite: str) -> list[str]:
-    data = tomllib.loads((HERE / "recipe.toml").read_text(encoding="utf-8"))
+def packages(suite: str, image: Path = HERE) -> list[str]:
+    data = recipe(image)
     return sorted({*data["packages"]["common"], *data["suites"][suite]["packages"]})
 
 
-def recipe_hash() -> str:
+def recipe_hash(image: Path = HERE) -> str:
     """Names what a root is made of. The templates do not count: they are rendered per node."""
-    text = (HERE / "recipe.toml").read_bytes() + str(VERSION).encode()
+    text = (image / "recipe.toml").read_bytes() + str(VERSION).encode()
     return hashlib.sha256(text).hexdigest()[:HASH_LENGTH]
 
 
-def root_path(suite: str, cache: Path = DEFAULT_CACHE) -> Path:
+def root_name(suite: str, image: Path = HERE) -> str:
+    """What roots of this suite are called, without the hash."""
+    return suite if image == HERE else f"{image.name}-{suite}"
+
+
+def root_path(suite: str, cache: Path = DEFAULT_CACHE, image: Path = HERE) -> Path:
     """Where the root of the present recipe lies, built or not."""
-    return cache / f"{suite}-{recipe_hash()}"
+    return cache / f"{root_name(suite, image)}-{recipe_hash(image)}"
 
 
 def say(text: str) -> None:
@@ -90,15 +95,14 @@ def check_machine() -> None:
         raise MissingError("mmdebstrap is not installed; `apt-get install mmdebstrap` (or `make bootstrap`)")
 
 
-def mmdebstrap_command(suite: str, target: Path) -> list[str]:
-    data = tomllib.loads((HERE / "recipe.toml").read_text(encoding="utf-8"))
-    options = [f"--aptopt={option}" for option in data["apt"]["options"]]
-    include = ",".join(packages(suite))
+def mmdebstrap_command(suite: str, target: Path, image: Path = HERE) -> list[str]:
+    options = [f"--aptopt={option}" for option in recipe(image)["apt"]["options"]]
+    include = ",".join(packages(suite, image))
     return ["mmdebstrap", "--mode=root", "--variant=essential", *options, f"--include={include}", suite, str(target)]
 
 
-def run_mmdebstrap(suite: str, target: Path, log: Path) -> None:
-    command = mmdebstrap_command(suite, target)
+def run_mmdebstrap(suite: str, target: Path, log: Path, image: Path = HERE) -> None:
+    command = mmdebstrap_command(suite, target, image)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     with (
         log.open("w", encoding="utf-8") as sink,
@@ -116,8 +120,8 @@ def run_mmdebstrap(suite: str, target: Path, log: Path) -> None:
         raise BuildError(f"mmdebstrap failed with exit code {process.returncode}; the end of {log}:\n{tail}")
 
 
-def check_root(root: Path) -> None:
-    lacking = [name for name in MUST_HAVE if not (root / name).exists()]
+def check_root(root: Path, image: Path = HERE) -> None:
+    lacking = [name for name in recipe(image).get("must_have", MUST_HAVE) if not (root / name).exists()]
     if lacking:
         raise BuildError(f"the root was built but lacks {', '.join(lacking)}")
 
@@ -145,9 +149,9 @@ def in_use(root: Path) -> bool:
     return False
 
 
-def remove_stale(suite: str, cache: Path) -> None:
-    keep = root_path(suite, cache).name
-    for other in cache.glob(f"{suite}-*"):
+def remove_stale(suite: str, cache: Path, image: Path = HERE) -> None:
+    keep = root_path(suite, cache, image).name
+    for other in cache.glob(f"{root_name(suite, image)}-*"):
         if other.name == keep or not other.is_dir():
             continue
         if in_use(other):
@@ -165,32 +169,32 @@ def detach_mounts(below: Path) -> None:
         subprocess.run(["umount", "-l", point], check=True)
 
 
-def remove_aborted(suite: str, cache: Path) -> None:
+def remove_aborted(suite: str, cache: Path, image: Path = HERE) -> None:
     """What a killed build left. The lock is held, so no build is running."""
-    for aside in cache.glob(f".building-{suite}-*"):
+    for aside in cache.glob(f".building-{root_name(suite, image)}-*"):
         detach_mounts(aside)
         shutil.rmtree(aside)
 
 
-def build(suite: str, cache: Path = DEFAULT_CACHE, *, force: bool = False) -> Path:
+def build(suite: str, cache: Path = DEFAULT_CACHE, *, force: bool = False, image: Path = HERE) -> Path:
     """Return the root of `suite`, building it when it is not there."""
-    if suite not in suites():
-        raise MissingError(f"unknown suite {suite!r}; the recipe has {', '.join(suites())}")
-    final = root_path(suite, cache)
+    if suite not in suites(image):
+        raise MissingError(f"unknown suite {suite!r}; the recipe has {', '.join(suites(image))}")
+    final, name = root_path(suite, cache, image), root_name(suite, image)
     if final.is_dir() and not force:
         return final
     check_machine()
     with building(cache):
         if final.is_dir() and not force:
             return final
-        remove_aborted(suite, cache)
-        aside = cache / f".building-{suite}-{os.getpid()}"
+        remove_aborted(suite, cache, image)
+        aside = cache / f".building-{name}-{os.getpid()}"
         started = time.monotonic()
-        say(f"building {final} with {len(packages(suite))} packages named")
+        say(f"building {final} with {len(packages(suite, image))} packages named")
         try:
-            run_mmdebstrap(suite, aside, cache / f"{suite}.log")
+            run_mmdebstrap(suite, aside, cache / f"{name}.log", image)
             trim(aside)
-            check_root(aside)
+            check_root(aside, image)
             if final.is_dir():
                 shutil.rmtree(final)
             aside.rename(final)
@@ -198,20 +202,21 @@ def build(suite: str, cache: Path = DEFAULT_CACHE, *, force: bool = False) -> Pa
             if aside.exists():
                 detach_mounts(aside)
                 shutil.rmtree(aside, ignore_errors=True)
-        remove_stale(suite, cache)
-    say(f"{suite}: ready after {time.monotonic() - started:.0f} s")
+        remove_stale(suite, cache, image)
+    say(f"{name}: ready after {time.monotonic() - started:.0f} s")
     return final
 
 
-def show(cache: Path) -> None:
-    for suite in suites():
-        root = root_path(suite, cache)
+def show(cache: Path, image: Path) -> None:
+    for suite in suites(image):
+        root = root_path(suite, cache, image)
         print(f"{suite:10} {'built ' if root.is_dir() else 'absent'} {root}")
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Build the root filesystems of nodes.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of: {', '.join(suites())}")
+    parser.add_argument("--image", type=Path, default=HERE, help="a directory with a recipe.toml")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="where roots are kept")
     parser.add_argument("--force", action="store_true", help="build again even when the root is there")
     parser.add_argument("--list", action="store_true", help="say what is there and stop")
@@ -221,14 +226,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     wanted = arguments(argv)
     if wanted.list:
-        show(wanted.cache)
+        show(wanted.cache, wanted.image.resolve())
         return 0
     if not wanted.suites:
         print("node root: name at least one suite, or --list", file=sys.stderr)
         return 2
     try:
         for suite in wanted.suites:
-            print(build(suite, wanted.cache.resolve(), force=wanted.force))
+            print(build(suite, wanted.cache.resolve(), force=wanted.force, image=wanted.image.resolve()))
     except MissingError as error:
         print(f"node root: {error}", file=sys.stderr)
         return 2
