@@ -16,6 +16,9 @@ SUITES ?= forky
 ALL_SUITES := bookworm,trixie,forky
 SOAK ?= 600
 RIG_TESTS := tests/integration tests/conformance
+# Two processes share out the files of RIG_TESTS, each with a node of its own: tests wait more than they work.
+RIG_PYTEST = -n $(RIG_WORKERS) --dist loadfile $(RIG_TESTS)
+RIG_WORKERS ?= 2
 # Extra words for pytest: make test PYTEST_ARGS="-k pull -x". They may leave one of two runs without a test.
 PYTEST_ARGS ?=
 # Where `make install` puts things, and from where it takes wheels (nothing is fetched when they are there).
@@ -54,14 +57,14 @@ check: venv ## lint, format, types, layers, generated code
 test: SUITES := forky
 test: bootstrap ## all tests, nodes of forky (needs root)
 	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE)
-	STOKER_SUITES=forky $(BIN)/python -m pytest $(RIG_TESTS) $(PYTEST_ARGS) $(NONE_IS_FINE)
+	STOKER_SUITES=forky $(BIN)/python -m pytest $(RIG_PYTEST) $(PYTEST_ARGS) $(NONE_IS_FINE)
 
 test-unit: venv ## the tests that need neither root nor a rig
 	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS)
 
 test-matrix: SUITES := $(ALL_SUITES)
 test-matrix: bootstrap ## integration and conformance on containerd 1.6, 1.7 and 2.1 (needs root)
-	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest $(RIG_TESTS) $(PYTEST_ARGS)
+	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest $(RIG_PYTEST) $(PYTEST_ARGS)
 
 soak: SUITES := $(SUITE)
 soak: bootstrap ## ten minutes of kill -9 during recreations: SUITE=forky SOAK=600
