@@ -1,0 +1,1 @@
+"""HTTP: objects by their Kubernetes-style paths. Translations only."""

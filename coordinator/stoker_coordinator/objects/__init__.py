@@ -1,0 +1,1 @@
+"""What objects must be like: admission, selectors, patches, secrets inside them. Pure."""

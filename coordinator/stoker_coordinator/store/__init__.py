@@ -1,0 +1,1 @@
+"""Where objects are kept: one Protocol, in memory and in SQLite."""
