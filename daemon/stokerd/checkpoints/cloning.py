@@ -15,8 +15,13 @@ import msgspec
 from stokerd.checkpoints.criu import CONFIG_ANNOTATION
 
 CLONE_LABEL = "stoker.dev/clone"
+CONTAINER_LABEL = "stoker.dev/container"
+"""The name that the container has in its pod's specification, and below it the pod and the image."""
+POD_LABEL = "stoker.dev/pod"
+IMAGE_LABEL = "stoker.dev/image"
 _PRIVATE = frozenset({"ipc", "uts"})
-_SANDBOXES = "/sandboxes/"
+_SANDBOXES = ("/sandboxes/", "/.clones/")
+"""Where CRI has the files of a pod, and we those of a clone."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -35,7 +40,9 @@ def sandbox_files(spec: Mapping[str, Any]) -> dict[str, str]:
     return {
         str(mount["destination"]): str(mount["source"])
         for mount in spec.get("mounts") or []
-        if mount.get("type") == "bind" and _SANDBOXES in str(mount.get("source")) and not _is_shm(mount)
+        if mount.get("type") == "bind"
+        and not _is_shm(mount)
+        and any(place in str(mount.get("source")) for place in _SANDBOXES)
     }
 
 

@@ -19,7 +19,7 @@ import structlog
 from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointError
-from stokerd.checkpoints.freezing import Freeze
+from stokerd.checkpoints.freezing import Freeze, held
 from stokerd.checkpoints.imaging import LAYER, About, Built, Change, NewLayer, build
 from stokerd.checkpoints.layers import Packed
 from stokerd.checkpoints.model import Pause, Tell, untold
@@ -126,7 +126,7 @@ class Committer:
         began = loop.time()
         freeze = Freeze(self._runtime, container_id, ours=running)
         try:
-            async with freeze.held():
+            async with held(freeze):
                 await in_thread(stop, lambda: copy_tree(self._here(upper), self._here(target), stop.is_set))
             return (loop.time() - began) * 1000 if running else 0.0
         finally:

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from stokerd.checkpoints.errors import CheckpointDamaged
-from stokerd.checkpoints.freezing import Dumpers, dump_ended, thaw
+from stokerd.checkpoints.freezing import Dumpers, dump_ended, end, thaw
 from stokerd.checkpoints.model import CHECKPOINT_LABEL, OWNER_LABEL, root_name
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.taking import remove
@@ -26,11 +26,13 @@ _DUMP_TIMEOUT = 120.0
 
 
 class Converged(msgspec.Struct):
-    """What was done: containers thawed, incomplete checkpoints and stray snapshots removed, and what is left to do."""
+    """What was done: containers thawed, or stopped as they were to be with their checkpoints; incomplete checkpoints and
+    stray snapshots removed; and what is left to do."""
 
     thawed: list[str] = msgspec.field(default_factory=list)
     removed: list[str] = msgspec.field(default_factory=list)
     snapshots: list[str] = msgspec.field(default_factory=list)
+    stopped: list[str] = msgspec.field(default_factory=list)
     clones: list[str] = msgspec.field(default_factory=list)
     left: list[str] = msgspec.field(default_factory=list)
 
@@ -45,10 +47,14 @@ async def converge(
     done = Converged()
     complete: set[str] = set()
     for checkpoint in await asyncio.to_thread(shelf.names):
-        if checkpoint in busy or await _is_complete(shelf, checkpoint):
+        if checkpoint in busy:
             complete.add(checkpoint)
             continue
         try:
+            if await _is_complete(shelf, checkpoint):
+                complete.add(checkpoint)
+                await _finish(runtime, shelf, checkpoint, done)
+                continue
             await _undo(runtime, shelf, checkpoint, dumpers, done)
         except RuntimeUnavailable:
             raise
@@ -68,6 +74,20 @@ async def _is_complete(shelf: Shelf, checkpoint: str) -> bool:
         return await asyncio.to_thread(shelf.manifest, checkpoint) is not None
     except CheckpointDamaged:
         return True
+
+
+async def _finish(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, done: Converged) -> None:
+    """End a container that was to end with its checkpoint, and stands still. One that runs was let go by somebody."""
+    intent = await asyncio.to_thread(shelf.intent, checkpoint)
+    if intent is None or not intent.stop:
+        return
+    task = await runtime.tasks.get(intent.container_id)
+    if task is not None and task.state in {"paused", "pausing"}:
+        if not await end(runtime, intent.container_id):
+            done.left.append(checkpoint)
+            return
+        done.stopped.append(intent.container_id)
+    await asyncio.to_thread(shelf.forget_intent, checkpoint)
 
 
 async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: Dumpers, done: Converged) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
 
-from stokerd.checkpoints.ending import to_the_end
+from stokerd.checkpoints.ending import settled, to_the_end
 from stokerd.errors import RuntimeFailure, RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
@@ -17,6 +18,8 @@ _THAW_TRIES = 40
 _THAW_PAUSE = 0.25
 """Together as long as a containerd needs to come back; after that, the next reconciliation thaws."""
 _DUMPER_PAUSE = 0.05
+_KILL = 9
+_END_TIMEOUT = 10.0
 
 Dumpers = Callable[[str], tuple[int, ...]]
 """Tells which CRIU processes have a directory open."""
@@ -24,27 +27,42 @@ Dumpers = Callable[[str], tuple[int, ...]]
 
 class Freeze:
     """One freeze of a container. ``thawed`` says afterwards whether it certainly runs again: where it is False, what is
-    written down about the freeze must stay. ``ours`` is False where somebody else had frozen the container before."""
+    written down about the freeze must stay. ``ours`` is False where somebody else had frozen the container before;
+    ``kept`` becomes True where it is not to run again, since it is to end."""
 
     def __init__(self, runtime: NativeRuntime, container_id: str, *, ours: bool) -> None:
-        self._runtime, self._id, self.ours = runtime, container_id, ours
-        self.thawed = True
+        self._runtime, self.id, self.ours = runtime, container_id, ours
+        self.thawed, self.kept = True, False
 
-    @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Hold the container frozen within the block; it is thawed at the end, whatever happens in between."""
-        if not self.ours:
-            yield
-            return
-        self.thawed = False  # a pause that is broken off may take effect nevertheless
-        try:
-            await self._runtime.tasks.pause(self._id)
-            yield
-        finally:
-            await to_the_end(self._thaw(), f"thaw {self._id}")
+    async def pause(self) -> None:
+        if self.ours:
+            self.thawed = False  # a pause that is broken off may take effect nevertheless
+            await self._runtime.tasks.pause(self.id)
 
-    async def _thaw(self) -> None:
-        self.thawed = await thaw(self._runtime, self._id)
+    async def thaw(self) -> None:
+        if not self.thawed and not self.kept:
+            self.thawed = await thaw(self._runtime, self.id)
+
+
+@asynccontextmanager
+async def held(*freezes: Freeze) -> AsyncIterator[None]:
+    """Hold the containers frozen within the block: all stand when it begins, and all are thawed at its end, whatever
+    happens in between."""
+    try:
+        pausing = asyncio.gather(*(each.pause() for each in freezes), return_exceptions=True)
+        cancelled = await settled(pausing)
+        failed = next((error for error in pausing.result() if error is not None), cancelled)
+        if failed is not None:
+            raise failed
+        yield
+    finally:
+        await to_the_end(_thaw_all(freezes), f"thaw {', '.join(each.id for each in freezes)}")
+
+
+async def _thaw_all(freezes: Sequence[Freeze]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in freezes:
+            group.create_task(each.thaw(), name=f"thaw {each.id}")
 
 
 async def thaw(runtime: NativeRuntime, container_id: str) -> bool:
@@ -66,6 +84,31 @@ async def thaw(runtime: NativeRuntime, container_id: str) -> bool:
         else:
             return True
     _log.error("a container stays frozen until containerd is back", container=container_id)
+    return False
+
+
+async def end(runtime: NativeRuntime, container_id: str) -> bool:
+    """Kill a container that may stand; say whether it is certain that it is gone. Tries for some seconds."""
+    for attempt in range(_THAW_TRIES):
+        if attempt:
+            await asyncio.sleep(_THAW_PAUSE)
+        try:
+            task = await runtime.tasks.get(container_id)
+            if task is None or task.state == "stopped":
+                return True
+            await runtime.tasks.kill(container_id, _KILL, everyone=True)
+            if task.state in {"paused", "pausing"}:
+                with contextlib.suppress(RuntimeFailure):  # killing thaws, but not everywhere
+                    await runtime.tasks.resume(container_id)
+            async with asyncio.timeout(_END_TIMEOUT):
+                await runtime.tasks.wait(container_id)
+        except RuntimeNotFound:
+            return True
+        except (RuntimeFailure, TimeoutError) as error:
+            _log.warning("a container does not end yet", container=container_id, why=str(error))
+        else:
+            return True
+    _log.error("a container that was checkpointed to be stopped stands, and is ended later", container=container_id)
     return False
 
 

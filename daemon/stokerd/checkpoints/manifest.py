@@ -63,7 +63,7 @@ class Node(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """Everything about a complete checkpoint. ``frozen_ms`` is how long the container stood still; ``shm`` says that
-    the pod's /dev/shm is kept below ``shm/``."""
+    the pod's /dev/shm is kept below ``shm/``. With a ``group`` it is complete only when that is."""
 
     version: int
     id: str
@@ -78,6 +78,7 @@ class Manifest(msgspec.Struct, frozen=True):
     left_running: bool = True
     tcp: str = "refuse"
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    group: str = ""
 
     @property
     def bytes(self) -> int:
@@ -85,8 +86,17 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(part.size for part in self.parts) + self.root.bytes
 
 
+class Together(msgspec.Struct, frozen=True):
+    """The file that makes all members of a group complete: it is written after the last of their manifests."""
+
+    id: str
+    name: str
+    created_at: datetime
+    members: tuple[str, ...]
+
+
 class Group(msgspec.Struct, frozen=True):
-    """Checkpoints that were taken in one freeze: the containers of a pod. They are complete together and go together."""
+    """Checkpoints taken in one freeze: the containers of a pod. They are complete together, and go together."""
 
     id: str
     name: str
@@ -110,8 +120,19 @@ def decode(text: bytes, source: str) -> Manifest:
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{source}: no manifest of a checkpoint: {error}") from None
     bad = [part.path for part in found.parts if not _inside(part.path)]
-    if bad or not IDENTITY.fullmatch(found.id):
+    if bad or not IDENTITY.fullmatch(found.id) or (found.group and not IDENTITY.fullmatch(found.group)):
         raise CheckpointDamaged(f"{source}: names what is not in it", problems=tuple(bad))
+    return found
+
+
+def decode_group(text: bytes, source: str) -> Together:
+    """Read the file of a group; CheckpointDamaged when it is none."""
+    try:
+        found = msgspec.json.decode(text, type=Together)
+    except msgspec.MsgspecError as error:
+        raise CheckpointDamaged(f"{source}: no group of checkpoints: {error}") from None
+    if not all(IDENTITY.fullmatch(each) for each in (found.id, *found.members)):
+        raise CheckpointDamaged(f"{source}: names what is no checkpoint")
     return found
 
 

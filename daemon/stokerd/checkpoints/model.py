@@ -36,9 +36,17 @@ class Wish(msgspec.Struct, frozen=True):
     timeout: float = 300.0
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def dump_options(self) -> DumpOptions:
+    def ended_by_criu(self, together: int = 1) -> bool:
+        """Say whether CRIU itself ends the container after the dump, and not stokerd when all is on the disk.
+
+        Only so nobody is told that the connections have ended. But should stokerd die before the checkpoint is
+        complete, the container is lost with it.
+        """
+        return not self.leave_running and self.tcp == "established" and together == 1
+
+    def dump_options(self, together: int = 1) -> DumpOptions:
         return DumpOptions(
-            leave_running=self.leave_running,
+            leave_running=not self.ended_by_criu(together),
             open_tcp=self.tcp == "established",
             external_unix_sockets=self.external_unix_sockets,
             file_locks=self.file_locks,
@@ -48,13 +56,16 @@ class Wish(msgspec.Struct, frozen=True):
 class Intent(msgspec.Struct, frozen=True):
     """Written and flushed before the freeze: enough to thaw the container and to clear up, whoever died meanwhile.
 
-    ``was_paused``: somebody else had frozen it before, and it is to stay so.
+    ``was_paused``: somebody else had frozen it before, and it is to stay so. ``stop``: once the checkpoint is complete,
+    the container is to end. ``group``: what it is complete with.
     """
 
     id: str
     container_id: str
     created_at: datetime
     was_paused: bool = False
+    stop: bool = False
+    group: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True):

@@ -74,6 +74,17 @@ def obstacles(facts: Facts, tcp: TcpMode) -> tuple[Obstacle, ...]:
     return (*_node(facts), *_processes(facts, tcp), *_space(facts))
 
 
+def together(found: tuple[Facts, ...]) -> tuple[Facts, ...]:
+    """Return the facts of containers that are dumped one after the other: each needs its space beside those before."""
+    memory = upper = inodes = 0
+    summed: list[Facts] = []
+    for facts in found:
+        memory, upper = memory + facts.memory, upper + facts.upper_bytes
+        inodes += facts.upper_inodes
+        summed.append(msgspec.structs.replace(facts, memory=memory, upper_bytes=upper, upper_inodes=inodes))
+    return tuple(summed)
+
+
 def _node(facts: Facts) -> list[Obstacle]:
     found: list[Obstacle] = []
     version = parse_version(facts.criu)

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
 import structlog
@@ -27,7 +27,7 @@ from stokerd.checkpoints.nodeconf import ensure_node_config
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.shelf import SHM, Shelf
 from stokerd.checkpoints.surveying import Survey, dumpers, survey
-from stokerd.checkpoints.taking import Taker, remove, utc_now
+from stokerd.checkpoints.taking import Taker, remove, remove_group, utc_now
 from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
@@ -63,6 +63,8 @@ class Checkpoints:
         self._users: Counter[str] = Counter()
         self._views: set[str] = set()
         self._again = asyncio.Event()
+        self.cleared = asyncio.Event()
+        """What an earlier stokerd left has been gone through."""
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -110,6 +112,7 @@ class Checkpoints:
             await self._runtime.wait_ready()
             try:
                 left = (await self.converge()).left
+                self.cleared.set()
             except (RuntimeFailure, OSError) as error:
                 left = [str(error)]
             if not left:
@@ -135,13 +138,33 @@ class Checkpoints:
         """Checkpoint one container. *tell* is given the name of each step as it begins."""
         taker, _ = await self._parts()
         async with self._alone(container_id):
-            return await taker.take(container_id, wish or Wish(), tell)
+            (made,) = await taker.take((container_id,), wish or Wish(), tell)
+        return made
 
     async def create_group(
         self, container_ids: Sequence[str], wish: Wish | None = None, *, tell: Tell = untold
     ) -> Group:
-        """Checkpoint several containers in one freeze: all stand before the first is dumped, and until the last is."""
-        raise CheckpointError("several containers at once cannot be checkpointed yet")
+        """Checkpoint several containers in one freeze: all stand before the first is dumped, and until the last is.
+        Either all of them are complete, or there is nothing."""
+        taker, _ = await self._parts()
+        wanted = tuple(dict.fromkeys(container_ids))
+        if not wanted:
+            raise InvalidInput("no containers are named")
+        async with AsyncExitStack() as stack:
+            for each in sorted(wanted):
+                await stack.enter_async_context(self._alone(each))
+            made = await taker.take(wanted, wish or Wish(), tell, grouped=True)
+        return Group(made[0].group, (wish or Wish()).name or made[0].group, made)
+
+    async def groups(self) -> tuple[Group, ...]:
+        """Return all groups, the oldest first."""
+        _, shelf = await self._parts()
+        known = {each.id: each for each in await self.list()}
+        found = await asyncio.to_thread(shelf.groups)
+        return tuple(
+            Group(each.id, each.name, tuple(known[member] for member in each.members if member in known))
+            for each in sorted(found, key=lambda each: (each.created_at, each.id))
+        )
 
     async def list(self) -> tuple[Manifest, ...]:
         """Return all complete checkpoints that can be read, the oldest first."""
@@ -160,6 +183,12 @@ class Checkpoints:
             return found
 
         return tuple(sorted(await asyncio.to_thread(read), key=lambda each: (each.created_at, each.id)))
+
+    async def users(self) -> Counter[str]:
+        """Count, by checkpoint, what stands on it: with any it cannot be removed."""
+        names = {root_name(each.id): each.id for each in await self.list()}
+        found = await self._runtime.snapshots.list()
+        return Counter(names[each.parent] for each in found if each.parent in names)
 
     async def inspect(self, checkpoint: str) -> Manifest:
         """Return one checkpoint, by id or by the name that only one has; NotFound, CheckpointDamaged."""
@@ -191,17 +220,38 @@ class Checkpoints:
         return manifest
 
     async def remove(self, checkpoint: str) -> None:
-        """Remove a checkpoint; Conflict while clones are made on it."""
+        """Remove a checkpoint, or a whole group by its id or name; Conflict while clones are made on it."""
         _, shelf = await self._parts()
+        groups = await asyncio.to_thread(shelf.groups)
+        whole = [each for each in groups if checkpoint in {each.id, each.name}]
+        if len(whole) > 1:
+            raise InvalidInput(f"{len(whole)} groups have the name {checkpoint}", hint="name one by its id")
+        for group in whole:
+            await self._free(group.members)
+            await to_the_end(remove_group(self._runtime, shelf, group), f"remove {group.id}")
+            return
         names = await asyncio.to_thread(shelf.names)
         identity = checkpoint if checkpoint in names else (await self.inspect(checkpoint)).id
-        users = [each.name for each in await self._runtime.snapshots.list() if each.parent == root_name(identity)]
+        for group in groups:
+            if identity in group.members:
+                raise Conflict(f"checkpoint {identity} was taken together with others", hint=f"remove all: {group.id}")
+        await self._free((identity,))
+        await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
+
+    async def _free(self, checkpoints: Sequence[str]) -> None:
+        """Conflict when anything is made on one of them, or a container has yet to be stopped."""
+        _, shelf = await self._parts()
+        for each in checkpoints:
+            intent = await asyncio.to_thread(shelf.intent, each)
+            if intent is not None and intent.stop and await asyncio.to_thread(shelf.manifest, each) is not None:
+                raise Conflict(f"container {intent.container_id} is being stopped with checkpoint {each}")
+        roots = {root_name(each): each for each in checkpoints}
+        users = [each.name for each in await self._runtime.snapshots.list() if each.parent in roots]
         if users:
             raise Conflict(
-                f"checkpoint {identity} is in use by {len(users)} snapshot(s): {', '.join(users[:3])}",
-                hint="remove its clones first",
+                f"checkpoint {', '.join(checkpoints)} is in use by {len(users)} snapshot(s): {', '.join(users[:3])}",
+                hint="remove its clones first, and checkpoints of them",
             )
-        await to_the_end(remove(self._runtime, shelf, identity), f"remove {identity}")
 
     async def commit(self, container_id: str, wish: CommitWish, *, tell: Tell = untold) -> Committed:
         """Make an image of a container's root filesystem; it is frozen only while its upper directory is copied."""

@@ -8,6 +8,7 @@
     <id>/files.json      files of the pod that are mounted into it, such as resolv.conf
     <id>/shm/            what was in /dev/shm
     <id>/manifest.json   written last: with it the checkpoint is complete, without it it is none
+    .groups/<id>.json    which checkpoints were taken together; written after their manifests, without it they are none
 
 Paths are the node's; ``prefix`` is how this process reaches them (`RuntimeInfo.host_root`).
 """
@@ -27,7 +28,7 @@ from stokerd.checkpoints import manifest as manifests
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.digests import file_digest
 from stokerd.checkpoints.errors import CheckpointDamaged
-from stokerd.checkpoints.manifest import IDENTITY, Manifest, Part
+from stokerd.checkpoints.manifest import IDENTITY, Manifest, Part, Together
 from stokerd.checkpoints.model import Intent, Pause
 from stokerd.runtime.task_types import ContainerRecord
 
@@ -42,6 +43,7 @@ WORK = "work"
 SHM = "shm"
 _PAUSES = ".pauses"
 _CLONES = ".clones"
+_GROUPS = ".groups"
 _NO_PARTS = frozenset({INTENT, MANIFEST})
 _LOG_TAIL = 256 << 10
 _FULL = 64 << 10
@@ -58,7 +60,7 @@ class Shelf:
     def open(self) -> None:
         """Make the directory; OSError when that cannot be."""
         self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (_PAUSES, _CLONES):
+        for name in (_PAUSES, _CLONES, _GROUPS):
             (self._here / name).mkdir(mode=0o700, exist_ok=True)
 
     def node_path(self, checkpoint: str, *parts: str) -> str:
@@ -71,13 +73,14 @@ class Shelf:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def begin(self, intent: Intent) -> None:
-        """Make the directory of a checkpoint, and write down what is meant; on return it is on the disk."""
-        place = self.path(intent.id)
-        place.mkdir(mode=0o700)
-        for name in (IMAGES, WORK):
-            (place / name).mkdir(mode=0o700)
-        self.write(intent.id, INTENT, msgspec.json.encode(intent))
+    def begin(self, *intents: Intent) -> None:
+        """Make the directories of checkpoints, and write down what is meant; on return it is on the disk."""
+        for intent in intents:
+            place = self.path(intent.id)
+            place.mkdir(mode=0o700)
+            for name in (IMAGES, WORK):
+                (place / name).mkdir(mode=0o700)
+            self.write(intent.id, INTENT, msgspec.json.encode(intent))
         _flush(self._here)
 
     def write(self, checkpoint: str, name: str, content: bytes) -> None:
@@ -124,6 +127,10 @@ class Shelf:
         except (OSError, msgspec.MsgspecError):
             return None
 
+    def forget_intent(self, checkpoint: str) -> None:
+        """What was meant has been done."""
+        self.path(checkpoint, INTENT).unlink(missing_ok=True)
+
     def manifest(self, checkpoint: str) -> Manifest | None:
         """Return the manifest, None when the checkpoint is not complete; CheckpointDamaged when it cannot be read."""
         if not IDENTITY.fullmatch(checkpoint):
@@ -134,7 +141,8 @@ class Shelf:
             return None
         except OSError as error:
             raise CheckpointDamaged(f"{checkpoint}: {error.strerror}") from None
-        return manifests.decode(text, checkpoint)
+        found = manifests.decode(text, checkpoint)
+        return None if found.group and not self._group_path(found.group).exists() else found
 
     def verify(self, manifest: Manifest) -> tuple[str, ...]:
         """Compare all files with the manifest; return what differs."""
@@ -161,6 +169,28 @@ class Shelf:
             return record, msgspec.json.decode(self.path(checkpoint, FILES).read_bytes(), type=dict[str, bytes])
         except (OSError, msgspec.MsgspecError) as error:
             raise CheckpointDamaged(f"{checkpoint}: the container's record cannot be read: {error}") from None
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def seal_group(self, together: Together) -> None:
+        """From now on all members are complete."""
+        _write(self._group_path(together.id), msgspec.json.encode(together))
+
+    def break_group(self, group: str) -> None:
+        """From now on its members are incomplete, and go with the next reconciliation, if not before."""
+        self._group_path(group).unlink(missing_ok=True)
+        _flush(self._here / _GROUPS)
+
+    def groups(self) -> tuple[Together, ...]:
+        """Return all groups; what cannot be read is damage, and left out."""
+        found = []
+        for path in sorted((self._here / _GROUPS).glob("*.json")):
+            with contextlib.suppress(OSError, CheckpointDamaged):
+                found.append(manifests.decode_group(path.read_bytes(), path.name))
+        return tuple(found)
+
+    def _group_path(self, group: str) -> Path:
+        return self._here / _GROUPS / f"{group}.json"
 
     # ------------------------------------------------------------------------------------------ clones
 
