@@ -22,11 +22,14 @@ from prometheus_client import CollectorRegistry
 from stoker.objects.images import InlineAuth, WarmRequest
 from stokerd import VERSION, log
 from stokerd.api.server import ApiServer
+from stokerd.checkpoints.room import CheckpointRoom
+from stokerd.checkpoints.room import Parts as CheckpointParts
+from stokerd.checkpoints.targets import Target
 from stokerd.containers.clock import SystemClock as ContainerClock
 from stokerd.containers.metrics import ContainerMetrics
 from stokerd.containers.service import ContainersService
 from stokerd.containers.service import Parts as ContainerParts
-from stokerd.errors import JournalError, StokerError
+from stokerd.errors import JournalError, NotFound, StokerError
 from stokerd.images.budget import DiskBudget
 from stokerd.images.clock import SystemClock
 from stokerd.images.manifests import local_platform
@@ -38,6 +41,7 @@ from stokerd.images.pressure import PressureGauge, file_system
 from stokerd.images.pull import Puller
 from stokerd.images.service import ImageService, Parts
 from stokerd.images.space import FileSystem
+from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.journal.containers import ContainerJournal
 from stokerd.journal.database import Database
 from stokerd.journal.images import ImageJournal
@@ -118,12 +122,28 @@ async def compose(
         ),
         settings.containers,
     )
+    checkpoints = CheckpointRoom(
+        CheckpointParts(
+            runtime=runtime,
+            journal=CheckpointJournal(database),
+            names=PodNames(pods),
+            owner=identity,
+            salt=bytes.fromhex(salt),
+        ),
+        settings.checkpoints,
+    )
     topology = TopologyRoom(settings.topology)
-    rooms: dict[str, Room] = {"images": images, "containers": pods, "topology": topology}
+    rooms: dict[str, Room] = {
+        "images": images,
+        "containers": pods,
+        "checkpoints": checkpoints,
+        "topology": topology,
+    }
     reloader.add(
         lambda new: log.configure(new.daemon),
         lambda new: images.apply(new.images),
         lambda new: pods.apply(new.containers),
+        lambda new: checkpoints.apply(new.checkpoints),
         lambda new: topology.apply(new.topology),
         lambda new: keyring.apply(new.credentials.docker_configs, helper_timeout=new.credentials.helper_timeout),
     )
@@ -137,7 +157,16 @@ async def compose(
     node = NodeService(
         NodeParts(runtime, rooms, budget, keyring, settings.api.group, control, lambda: topology.findings)
     )
-    api = ApiServer(settings.api, images, node, registry, containers=pods, topology=topology, passed=passed)
+    api = ApiServer(
+        settings.api,
+        images,
+        node,
+        registry,
+        containers=pods,
+        checkpoints=checkpoints,
+        topology=topology,
+        passed=passed,
+    )
     return Daemon(runtime, rooms, (pods.park,), api)
 
 
@@ -207,6 +236,30 @@ class Warmer:
         with contextlib.suppress(StokerError, TimeoutError):
             async with asyncio.timeout(_CANCEL_TIMEOUT):
                 await self._images.cancel(job)
+
+
+class PodNames:
+    """`checkpoints.targets.Names`, by the inventory of the containers room."""
+
+    def __init__(self, containers: ContainersService) -> None:
+        self._containers = containers
+
+    async def targets(self, name: str, containers: Sequence[str]) -> tuple[Target, ...]:
+        try:
+            pod = (await self._containers.pod(name)).info
+        except NotFound:
+            if containers:
+                raise
+            found = (await self._containers.container(name)).info
+            return (Target(found.id, found.name, found.pod, found.namespace),)
+        running = {each.name: each for each in reversed(pod.containers) if each.phase == "Running"}
+        missing = [each for each in containers if each not in running]
+        if missing or not running:
+            what = f"no container {missing[0]!r} that runs" if missing else "no container that runs"
+            known = f"it has: {', '.join(sorted(running))}" if running else "start one first"
+            raise NotFound(f"the pod {name!r} has {what}", hint=known)
+        wanted = containers or [each.name for each in pod.containers if running.get(each.name) is each]
+        return tuple(Target(running[each].id, each, pod.name, pod.namespace) for each in wanted)
 
 
 async def _disk(runtime: Containerd) -> FileSystem:

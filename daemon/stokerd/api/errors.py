@@ -71,6 +71,8 @@ class Stopping(errors.StokerError):
 # A reason wins over a class: this package does not know the classes of the rooms that know disks and registries.
 _STATUS_OF_REASON = {
     "SwitchedOff": 409,
+    "CheckpointRefused": 409,
+    "CheckpointNoSpace": 507,
     "DiskTooSmall": 507,
     "DiskFull": 507,
     "RuntimeNoSpace": 507,

@@ -36,7 +36,20 @@ from stoker.objects.images import (
 )
 from stoker.objects.node import Health, NodeInfo
 
-if TYPE_CHECKING:  # loaded when the topology is
+if TYPE_CHECKING:  # loaded when checkpoints and the topology are
+    from stoker.objects.checkpoints import (
+        CheckpointDetail,
+        CheckpointInfo,
+        CheckpointRequest,
+        CloneInfo,
+        CloneRequest,
+        CommitRequest,
+        Operation,
+        OperationEvent,
+        PauseRequest,
+        PauseResult,
+        RestoreRequest,
+    )
     from stoker.objects.topology import TopologyEvent, TopologyLoad, TopologyReport
 
 
@@ -127,6 +140,59 @@ class ContainersPort(Protocol):
     def follow_recreate(self, request_id: str) -> AsyncIterator[RecreateEvent]:
         """Yield the request as it is, then every change, the last one being its end."""
         ...
+
+
+class CheckpointsPort(Protocol):
+    """Checkpoints, clones, and images made of containers.
+
+    What takes long is an operation: it is in the journal when the method returns, and goes on by itself. Pods and
+    containers may be named as in `ContainersPort`, checkpoints and clones by id, a unique beginning of it, or the
+    checkpoint's name.
+    """
+
+    async def operations(self) -> list[Operation]:
+        """Return all operations known, newest first."""
+        ...
+
+    async def operation(self, name: str) -> Operation: ...
+
+    async def cancel_operation(self, name: str) -> Operation:
+        """End an operation; what it has begun is undone. One that has ended stays as it is."""
+        ...
+
+    def follow_operation(self, identity: str) -> AsyncIterator[OperationEvent]:
+        """Yield the operation as it is, then every change, the last one being its end."""
+        ...
+
+    async def create_checkpoint(self, request: CheckpointRequest) -> Operation: ...
+
+    async def checkpoints(self) -> list[CheckpointInfo]: ...
+
+    async def checkpoint(self, name: str) -> CheckpointDetail: ...
+
+    async def verify_checkpoint(self, name: str) -> Operation: ...
+
+    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
+        """Remove a checkpoint; Conflict while clones stand on it."""
+        ...
+
+    async def restore(self, name: str, request: RestoreRequest) -> Operation: ...
+
+    async def clone(self, request: CloneRequest) -> Operation: ...
+
+    async def clones(self) -> list[CloneInfo]: ...
+
+    async def clone_status(self, name: str) -> CloneInfo: ...
+
+    async def remove_clone(self, name: str) -> CloneInfo: ...
+
+    async def commit(self, request: CommitRequest) -> Operation: ...
+
+    async def pause(self, request: PauseRequest) -> PauseResult:
+        """Freeze containers until `resume`, all or none; those that are frozen stay so."""
+        ...
+
+    async def resume(self, request: PauseRequest) -> PauseResult: ...
 
 
 class TopologyPort(Protocol):

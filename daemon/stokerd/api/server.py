@@ -15,10 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from stokerd.api.accept import Acceptor
 from stokerd.api.calls import Calls, Deadlines
+from stokerd.api.checkpoint_routes import CheckpointHandlers
 from stokerd.api.container_routes import ContainerHandlers
 from stokerd.api.listener import Listener, adopt_listener, group_id, open_listener
 from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
-from stokerd.api.ports import ContainersPort, ImagesPort, NodePort, TopologyPort
+from stokerd.api.ports import CheckpointsPort, ContainersPort, ImagesPort, NodePort, TopologyPort
 from stokerd.api.protocol import Protocol
 from stokerd.api.routes import Handlers
 from stokerd.api.sse import Streams
@@ -45,6 +46,7 @@ class ApiServer:
         registry: CollectorRegistry,
         *,
         containers: ContainersPort,
+        checkpoints: CheckpointsPort,
         topology: TopologyPort,
         passed: socket.socket | None = None,
         deadlines: Deadlines | None = None,
@@ -58,6 +60,7 @@ class ApiServer:
         self._settings = settings
         self._images = images
         self._containers = containers
+        self._checkpoints = checkpoints
         self._topology = topology
         self._node = node
         self._registry = registry
@@ -137,6 +140,8 @@ class ApiServer:
         app.add_routes(handlers.routes())
         inventory = ContainerHandlers(self._containers, self._streams, self._calls, self._deadlines)
         app.add_routes(inventory.routes())
+        checkpoints = CheckpointHandlers(self._checkpoints, self._streams, self._calls, self._deadlines)
+        app.add_routes(checkpoints.routes())
         topology = TopologyHandlers(self._topology, self._streams, self._calls, self._deadlines)
         app.add_routes(topology.routes())
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)

@@ -17,10 +17,11 @@ from stokerd.errors import LimitExceeded
 _HEARTBEAT = b": heartbeat\n\n"
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
-if TYPE_CHECKING:  # loaded when the topology is
+if TYPE_CHECKING:  # loaded when checkpoints and the topology are
+    from stoker.objects.checkpoints import OperationEvent
     from stoker.objects.topology import TopologyEvent
 
-Event: TypeAlias = "ImageEvent | RecreateEvent | TopologyEvent"
+Event: TypeAlias = "ImageEvent | RecreateEvent | OperationEvent | TopologyEvent"
 """Each has its name in its tag."""
 
 

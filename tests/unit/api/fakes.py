@@ -41,6 +41,7 @@ from stoker.objects.images import (
 from stokerd.api.calls import Deadlines
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import NotFound
+from tests.unit.api.fake_checkpoints import FakeCheckpoints
 from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fake_node import FakeNode
 from tests.unit.api.fake_topology import FakeTopology
@@ -261,6 +262,7 @@ class Api:
     socket: Path
     images: FakeImages
     containers: FakeContainers
+    checkpoints: FakeCheckpoints
     topology: FakeTopology
     node: FakeNode
     registry: CollectorRegistry
@@ -277,6 +279,7 @@ class Api:
             self.settings,
             images=self.images,
             containers=self.containers,
+            checkpoints=self.checkpoints,
             topology=self.topology,
             node=self.node,
             registry=self.registry,
@@ -297,11 +300,12 @@ async def running_api(
     directory = Path(tempfile.mkdtemp(prefix="stoker-api-"))
     settings = ApiSettings(socket=directory / "s.sock", group=group, max_body=max_body, heartbeat=heartbeat)
     images, containers, node, registry = FakeImages(), FakeContainers(), FakeNode(), CollectorRegistry()
-    topology = FakeTopology()
+    checkpoints, topology = FakeCheckpoints(), FakeTopology()
     server = ApiServer(
         settings,
         images=images,
         containers=containers,
+        checkpoints=checkpoints,
         topology=topology,
         node=node,
         registry=registry,
@@ -310,7 +314,9 @@ async def running_api(
     )
     await server.start()
     http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(settings.socket)))
-    api = Api(settings.socket, images, containers, topology, node, registry, server, http, settings=settings)
+    api = Api(
+        settings.socket, images, containers, checkpoints, topology, node, registry, server, http, settings=settings
+    )
     try:
         yield api
     finally:

@@ -22,6 +22,7 @@ from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import AlreadyRunning, InvalidInput, StokerError
 from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fake_node import FakeNode
+from tests.unit.api.fake_checkpoints import FakeCheckpoints
 from tests.unit.api.fake_topology import FakeTopology
 from tests.unit.api.fakes import Api, FakeImages, running_api, until
 
@@ -39,6 +40,7 @@ def make_server(path: Path, group: str = "") -> ApiServer:
         settings,
         images=FakeImages(),
         containers=FakeContainers(),
+        checkpoints=FakeCheckpoints(),
         topology=FakeTopology(),
         node=FakeNode(),
         registry=CollectorRegistry(),

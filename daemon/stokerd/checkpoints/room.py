@@ -1,0 +1,183 @@
+"""Checkpoints as a room of the daemon: there from the start, loaded when somebody asks or when there is something to
+look after."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stokerd.journal.checkpoints import CheckpointJournal
+from stokerd.runtime.protocol import NativeRuntime
+from stokerd.settings import CheckpointSettings
+
+if TYPE_CHECKING:
+    from stoker.objects.checkpoints import (
+        CheckpointDetail,
+        CheckpointInfo,
+        CheckpointRequest,
+        CloneInfo,
+        CloneRequest,
+        CommitRequest,
+        Operation,
+        OperationEvent,
+        PauseRequest,
+        PauseResult,
+        RestoreRequest,
+    )
+    from stokerd.checkpoints.desk import Desk
+    from stokerd.checkpoints.targets import Names
+
+_log = structlog.get_logger("checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the room is made of. ``owner`` marks what this daemon makes in containerd; ``salt`` is random and kept."""
+
+    runtime: NativeRuntime
+    journal: CheckpointJournal
+    names: Names
+    owner: str
+    salt: bytes
+
+
+class CheckpointRoom:
+    """`api.ports.CheckpointsPort`: passes on to `desk`, which is not imported before it is needed: it takes 60 ms and
+    2 MiB, and most nodes have no checkpoints."""
+
+    def __init__(self, parts: Parts, settings: CheckpointSettings) -> None:
+        self._parts, self._settings = parts, settings
+        self._wanted = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._nothing = False
+        self._desk: Desk | None = None
+
+    async def load(self) -> None:
+        """See whether an operation was interrupted."""
+        if await self._parts.journal.unfinished():
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Wait until it is wanted, by somebody or by what an earlier stokerd left; then work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(self._look(), name="checkpoints: is anything here?")
+            await self._wanted.wait()
+            looking.cancel()
+        if self._desk is None:
+            self._desk = await asyncio.to_thread(self._make)
+        if not self._loaded.is_set():
+            await self._desk.load()
+            self._loaded.set()
+        await self._desk.run()
+
+    async def _look(self) -> None:
+        """Where something is in the directory it is looked after: a container may be frozen."""
+        await self._parts.runtime.wait_ready()
+        if await asyncio.to_thread(_holds_anything, f"{self._parts.runtime.info.host_root}{self._settings.directory}"):
+            self._wanted.set()
+        else:
+            self._nothing = True
+
+    def _make(self) -> Desk:
+        desks, services = (importlib.import_module(f"stokerd.checkpoints.{name}") for name in ("desk", "service"))
+        parts, settings = self._parts, self._settings
+        room = services.Checkpoints(
+            parts.runtime,
+            str(settings.directory),
+            parts.owner,
+            manage_criu_config=settings.criu_config == "manage",
+        )
+        desk: Desk = desks.Desk(parts.runtime, room, parts.journal, parts.names, settings, parts.salt, services.utc_now)
+        return desk
+
+    def apply(self, settings: CheckpointSettings) -> None:
+        """Go by new settings."""
+        self._settings = settings
+        if self._desk is not None:
+            self._desk.apply(settings)
+
+    @property
+    def reconciled(self) -> bool:
+        return self._desk.reconciled if self._desk is not None else self._nothing and not self._wanted.is_set()
+
+    @property
+    def problem(self) -> str:
+        return self._desk.problem if self._desk is not None else ""
+
+    async def _ready(self) -> Desk:
+        self._wanted.set()
+        await self._loaded.wait()
+        assert self._desk is not None
+        return self._desk
+
+    # ------------------------------------------------------------------------------------------ the port
+
+    async def operations(self) -> list[Operation]:
+        return await (await self._ready()).operations()
+
+    async def operation(self, name: str) -> Operation:
+        return await (await self._ready()).operation(name)
+
+    async def cancel_operation(self, name: str) -> Operation:
+        return await (await self._ready()).cancel_operation(name)
+
+    async def follow_operation(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
+        desk = await self._ready()
+        async with aclosing(desk.follow_operation(identity)) as events:
+            async for event in events:
+                yield event
+
+    async def create_checkpoint(self, request: CheckpointRequest) -> Operation:
+        return await (await self._ready()).create_checkpoint(request)
+
+    async def checkpoints(self) -> list[CheckpointInfo]:
+        return await (await self._ready()).checkpoints()
+
+    async def checkpoint(self, name: str) -> CheckpointDetail:
+        return await (await self._ready()).checkpoint(name)
+
+    async def verify_checkpoint(self, name: str) -> Operation:
+        return await (await self._ready()).verify_checkpoint(name)
+
+    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
+        return await (await self._ready()).remove_checkpoint(name)
+
+    async def clone(self, request: CloneRequest) -> Operation:
+        return await (await self._ready()).clone(request)
+
+    async def clones(self) -> list[CloneInfo]:
+        return await (await self._ready()).clones()
+
+    async def clone_status(self, name: str) -> CloneInfo:
+        return await (await self._ready()).clone_status(name)
+
+    async def remove_clone(self, name: str) -> CloneInfo:
+        return await (await self._ready()).remove_clone(name)
+
+    async def restore(self, name: str, request: RestoreRequest) -> Operation:
+        return await (await self._ready()).restore(name, request)
+
+    async def commit(self, request: CommitRequest) -> Operation:
+        return await (await self._ready()).commit(request)
+
+    async def pause(self, request: PauseRequest) -> PauseResult:
+        return await (await self._ready()).pause(request)
+
+    async def resume(self, request: PauseRequest) -> PauseResult:
+        return await (await self._ready()).resume(request)
+
+
+def _holds_anything(directory: str) -> bool:
+    """Say whether a directory has files or directories beneath the empty ones that the room makes for itself."""
+    try:
+        with os.scandir(directory) as entries:
+            return any(not entry.name.startswith(".") or _holds_anything(entry.path) for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
