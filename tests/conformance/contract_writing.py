@@ -43,6 +43,11 @@ class TestWriting:
         assert (info.digest, info.size) == (digest(body), len(body))
         assert info.labels["stoker.dev/x"] == "1"
         assert await content.read(info.digest, limit=len(body)) == body
+        assert await content.read_at(info.digest, 2 * MIB, MIB + 5) == body[2 * MIB : 3 * MIB + 5]
+        assert await content.read_at(info.digest, len(body) - 3, MIB) == b"bbb"
+        for digest_of_it, offset in ((ABSENT, 0), (info.digest, len(body) + 1)):
+            with pytest.raises(RuntimeFailure):
+                await content.read_at(digest_of_it, offset, 5)
         assert await content.ingests() == ()
         assert (await held(subject, LEASE))["content"] == {info.digest}
         await subject.runtime.leases.delete(LEASE, sync=True)

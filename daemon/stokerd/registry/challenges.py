@@ -101,8 +101,28 @@ def basic_authorization(username: str, password: str) -> str:
 
 
 def token_scopes(challenge: Challenge, own: str) -> tuple[str, ...]:
-    """Return what a token is asked for: what the challenge says, else *own*, ``repository:<path>:<actions>``."""
-    return tuple(sorted(set(challenge.parameters.get("scope", "").split()))) or (own,)
+    """Return what a token is asked for: what the challenge says, and of the same resources what *own* says.
+
+    *own* has the repository that is meant, ``repository:<path>:<actions>``, and maybe others, which are always asked
+    for. So one token serves all requests of a push, where each challenge names only what its request needs.
+    """
+    asked = _scopes(challenge.parameters.get("scope", ""))
+    meant = _scopes(own)
+    first = next(iter(meant))
+    found = {name: actions | meant.get(name, frozenset()) for name, actions in asked.items()}
+    found |= {name: actions for name, actions in meant.items() if name not in found and (name != first or not asked)}
+    return tuple(sorted(f"{name}:{','.join(sorted(actions))}" if actions else name for name, actions in found.items()))
+
+
+def _scopes(text: str) -> dict[str, frozenset[str]]:
+    """Read ``type:name:actions ...``; what has no actions is kept as it is."""
+    found: dict[str, frozenset[str]] = {}
+    for scope in text.split():
+        name, colon, actions = scope.rpartition(":")
+        if not colon or ":" not in name:
+            name, actions = scope, ""
+        found[name] = found.get(name, frozenset()) | frozenset(filter(None, actions.split(",")))
+    return found
 
 
 def token_request(

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from stokerd.errors import InvalidInput
-from stokerd.registry.answers import error_for_answer
-from stokerd.registry.auth import Authorizer, source_hint
+from stokerd.registry.auth import Authorizer
 from stokerd.registry.content import (
     MANIFEST_TYPES,
     Descriptor,
@@ -40,6 +38,7 @@ from stokerd.registry.errors import (
     UnsupportedMediaType,
 )
 from stokerd.registry.hosts import RegistryEndpoint, is_loopback
+from stokerd.registry.lines import Line
 from stokerd.registry.references import DEFAULT_TAG, Reference
 from stokerd.registry.transport import Answer, Request, Timeouts, Transport
 
@@ -73,16 +72,8 @@ class _Wanted:
     capabilities: frozenset[str]
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def scope(self) -> str:
-        return f"repository:{self.reference.path}:pull"
-
     def subject(self, registry: str) -> Subject:
         return Subject(registry, self.reference.name, self.target)
-
-    def url(self, endpoint: RegistryEndpoint) -> str:
-        namespace = f"?ns={quote(endpoint.namespace, safe='')}" if endpoint.namespace else ""
-        return f"{endpoint.url}/{self.reference.path}/{self.kind}/{self.target}{namespace}"
 
 
 class RegistryClient:
@@ -139,6 +130,27 @@ class RegistryClient:
         wanted = _Wanted(reference, "blobs", _checked(digest), digest, size_limit, frozenset({"pull"}))
         return await self._call(wanted, credentials, _read_blob)
 
+    # ------------------------------------------------------------------------------------------ for pushes
+
+    async def endpoint(self, reference: Reference, capability: str) -> RegistryEndpoint:
+        """Return the first server of the reference's registry that has the capability; NoRegistryEndpoint."""
+        for endpoint in await asyncio.to_thread(self._hosts, reference.host):
+            if capability in endpoint.capabilities:
+                return endpoint
+        raise NoRegistryEndpoint(f"no server that may {capability} is configured", Subject(reference.host))
+
+    def usable(self, endpoint: RegistryEndpoint, credentials: Sequence[Credential]) -> tuple[Credential | None, ...]:
+        """Return the credentials that *endpoint* may be told, and at last none."""
+        return (*(credentials if _may_know(endpoint) else ()), None)
+
+    def line(
+        self, endpoint: RegistryEndpoint, reference: Reference, credential: Credential | None, actions: str = "pull"
+    ) -> Line:
+        """Return what a repository is asked over, as one who has the credential."""
+        return Line(self._transport, self._authorizer, endpoint, reference, credential, actions)
+
+    # ------------------------------------------------------------------------------------------ inside
+
     def _manifest(self, reference: Reference, target: str, digest: str | None, capabilities: frozenset[str]) -> _Wanted:
         return _Wanted(reference, "manifests", target, digest, self._manifest_limit, capabilities, _ACCEPT)
 
@@ -182,7 +194,7 @@ class RegistryClient:
         persistent: bool,
     ) -> _T:
         failures: list[RegistryError] = []
-        for credential in (*(credentials if _may_know(endpoint) else ()), None):
+        for credential in self.usable(endpoint, credentials):
             try:
                 answer = await self._ask(endpoint, wanted, credential, persistent=persistent)
                 return read(wanted, _Found(answer, endpoint, credential))
@@ -193,47 +205,24 @@ class RegistryClient:
                 if error.retryable or not failures:
                     raise
                 failures.append(error)
-        raise _most_telling(failures)
+        raise most_telling(failures)
 
     async def _ask(
         self, endpoint: RegistryEndpoint, wanted: _Wanted, credential: Credential | None, *, persistent: bool
     ) -> Answer:
         """Return a successful answer, authenticated as far as the server wants it, or raise what it means."""
-        subject = wanted.subject(endpoint.host)
-
-        def send(authorization: str | None) -> Awaitable[Answer]:
-            request = Request(
-                url=wanted.url(endpoint),
-                subject=subject,
-                limit=wanted.limit,
-                headers=wanted.headers,
-                own_headers=endpoint.header,
-                authorization=authorization,
-                persistent=persistent,
-            )
-            return self._transport.send(endpoint, request)
-
-        header = self._authorizer.known(endpoint, wanted.scope, credential)
-        answer = await send(header)
-        fixed = credential is not None and bool(credential.registry_token)
-        if answer.status == 401 and not answer.foreign and not fixed:
-            wants = await self._authorizer.answer(endpoint, answer, wanted.scope, credential, subject)
-            # A password that was refused is not sent twice: some registries lock accounts.
-            if wants != header:
-                answer = await send(wants)
+        line = Line(self._transport, self._authorizer, endpoint, wanted.reference, credential)
+        request = Request(
+            url=line.url(wanted.kind, wanted.target),
+            subject=wanted.subject(endpoint.host),
+            limit=wanted.limit,
+            headers=wanted.headers,
+            persistent=persistent,
+        )
+        answer = await line.send(request)
         if answer.ok:
             return answer
-        hint = None
-        if answer.status in (401, 403) and not answer.foreign:
-            hint = source_hint(credential)
-        raise error_for_answer(
-            answer.status,
-            answer.headers,
-            answer.body,
-            wanted.subject(urlsplit(answer.url).netloc) if answer.foreign else subject,
-            now=datetime.now(UTC),
-            hint=hint,
-        )
+        raise line.error(answer, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +282,7 @@ def _check_digest(body: bytes, digest: str, subject: Subject) -> None:
         raise DigestMismatch(f"the content should have the digest {digest} and has {actual}", subject, status=200)
 
 
-def _most_telling(failures: Sequence[RegistryError]) -> RegistryError:
+def most_telling(failures: Sequence[RegistryError]) -> RegistryError:
     """Return one of the failures that the credentials had in turn; the last is that of nobody."""
     *asked, nobody = failures
     for error in asked:

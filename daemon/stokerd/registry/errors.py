@@ -133,6 +133,20 @@ class UnsupportedMediaType(RegistryError):
     advice = "build the image again with a current tool"
 
 
+class PushRefused(RegistryError):
+    """The registry does not take what is pushed: the repository is not there or read-only, or a limit is passed."""
+
+    reason = "PushRefused"
+    advice = "check the repository's name and whether it takes pushes"
+
+
+class BlobMissing(RegistryError):
+    """A blob that is to be pushed is neither here nor there, and cannot be fetched again."""
+
+    reason = "BlobMissing"
+    advice = "pull the image that it belongs to again, then push"
+
+
 class NoRegistryEndpoint(RegistryError):
     """The node's registry configuration leaves no host that may be asked."""
 

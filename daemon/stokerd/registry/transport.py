@@ -6,11 +6,14 @@ Errors of aiohttp, of TLS and of sockets become ours here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -37,6 +40,8 @@ _MAX_CONTEXTS = 32
 _MAX_CONNECTIONS = 16
 _KEEP_ALIVE = 15.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_WHOLE_OR_PART = frozenset({200, 206})
+_ASKING = frozenset({"GET", "HEAD"})
 
 _ERRORS: tuple[tuple[type[BaseException], type[RegistryError], str], ...] = (
     (aiohttp.ClientConnectorCertificateError, RegistryTls, "its certificate is not trusted"),
@@ -56,6 +61,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[RegistryError], str], ...] = (
     (ValueError, RegistryProtocol, "its address cannot be used"),
 )
 _FOREIGN_ERRORS = (aiohttp.ClientError, OSError, ValueError)
+_PIECE = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +76,33 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A GET, or a POST of ``form``.
+    """A GET, a POST of ``form``, or another ``method``, with the ``length`` bytes that ``body`` yields.
 
     ``limit`` is how many bytes a successful answer may have. ``authorization`` and ``own_headers`` (the endpoint's)
-    are sent to the origin of ``url`` only; without ``may_leave`` a redirect must not lead anywhere else. With
-    ``persistent`` a connection that fails is tried again.
+    are sent to the origin of ``url`` only, and not at all to a ``foreign`` one; without ``may_leave`` a redirect must
+    not lead anywhere else. With ``persistent`` a connection that fails is tried again. What has a body is redirected
+    nowhere.
     """
 
     url: str = field(repr=False)
     subject: Subject
     limit: int
+    method: str = "GET"
+    body: Callable[[], AsyncIterator[bytes]] | None = field(default=None, repr=False)
+    length: int = 0
+    foreign: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     own_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     authorization: str | None = field(default=None, repr=False)
     form: bytes | None = field(default=None, repr=False)
     may_leave: bool = True
     persistent: bool = True
+    patience: float = 0.0
+    """Seconds between two reads, where the answer may take longer than others do."""
+
+    def altered(self, **fields: Any) -> Request:
+        """Return the request with other fields."""
+        return dataclasses.replace(self, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,66 +155,90 @@ class Transport:
         return await self._follow(endpoint, request)
 
     async def _follow(self, endpoint: RegistryEndpoint, request: Request) -> Answer:
-        answer = await self._exchange(endpoint, request, request.url, foreign=False)
+        answer = await self._exchange(endpoint, request, request.url, foreign=request.foreign)
         home = origin(answer.url)
         for _ in range(MAX_REDIRECTS):
             if answer.status not in _REDIRECTS:
                 return answer
-            try:
-                url = redirect_target(answer.url, answer.headers.get("Location", ""))
-            except ValueError as error:
-                raise RegistryProtocol(str(error), request.subject, status=answer.status) from None
-            foreign = answer.foreign or origin(url) != home
-            if request.form is not None or (foreign and not request.may_leave):
-                what = "it redirects a request for a token, which would carry credentials elsewhere"
-                raise RegistryProtocol(what, request.subject, status=answer.status)
+            url, foreign = _next(request, answer, home)
             answer = await self._exchange(endpoint, request, url, foreign=foreign)
         if answer.status not in _REDIRECTS:
             return answer
         raise RegistryProtocol(f"it redirects more than {MAX_REDIRECTS} times", request.subject)
 
-    async def _exchange(self, endpoint: RegistryEndpoint, request: Request, url: str, *, foreign: bool) -> Answer:
-        subject = request.subject if not foreign else replace(request.subject, registry=urlsplit(url).netloc)
-        try:
+    async def stream(self, endpoint: RegistryEndpoint, request: Request) -> AsyncGenerator[bytes | Answer, None]:
+        """Yield the answer to a GET, after following redirects, and then the pieces of its body if it is a success.
+
+        Raises as `send` does, also in the middle. Nothing is tried again.
+        """
+        url, foreign, home = request.url, request.foreign, None
+        for _ in range(MAX_REDIRECTS + 1):
+            subject = _of(request, url, foreign=foreign)
             try:
-                return await self._once(endpoint, request, url, foreign=foreign)
-            except aiohttp.ClientConnectionError as error:
-                # Only for the endpoint itself: its token server never gets credentials in the clear.
-                own = url.startswith(f"https://{endpoint.host}/")
-                if not (own and endpoint.plain_http_fallback and _speaks_no_tls(error)):
-                    raise
-            return await self._once(endpoint, request, "http" + url.removeprefix("https"), foreign=foreign)
+                async with self._opened(endpoint, request, url, foreign=foreign) as (response, spoken):
+                    answer = await _answer(response, request, spoken, foreign=foreign)
+                    if answer.status not in _REDIRECTS:
+                        yield answer
+                        if answer.status in _WHOLE_OR_PART:
+                            async for piece in response.content.iter_chunked(_PIECE):
+                                yield piece
+                        return
+            except _FOREIGN_ERRORS as error:
+                raise _translate(error, subject) from None
+            home = home or origin(answer.url)
+            url, foreign = _next(request, answer, home)
+        raise RegistryProtocol(f"it redirects more than {MAX_REDIRECTS} times", request.subject)
+
+    async def _exchange(self, endpoint: RegistryEndpoint, request: Request, url: str, *, foreign: bool) -> Answer:
+        try:
+            async with self._opened(endpoint, request, url, foreign=foreign) as (response, spoken):
+                return await _answer(response, request, spoken, foreign=foreign, whole=True)
         except _FOREIGN_ERRORS as error:
             # "from None": aiohttp's errors carry the request with its headers along.
-            raise _translate(error, subject) from None
+            raise _translate(error, _of(request, url, foreign=foreign)) from None
 
-    async def _once(self, endpoint: RegistryEndpoint, request: Request, url: str, *, foreign: bool) -> Answer:
+    @asynccontextmanager
+    async def _opened(
+        self, endpoint: RegistryEndpoint, request: Request, url: str, *, foreign: bool
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, str]]:
+        """Send the request; yield its answer, not read yet, and the URL: a plain one where the endpoint has no TLS."""
+        try:
+            response = await self._once(endpoint, request, url, foreign=foreign)
+        except aiohttp.ClientConnectionError as error:
+            # Only for the endpoint itself: its token server never gets credentials in the clear.
+            own = url.startswith(f"https://{endpoint.host}/")
+            if not (own and endpoint.plain_http_fallback and _speaks_no_tls(error)):
+                raise
+            url = "http" + url.removeprefix("https")
+            response = await self._once(endpoint, request, url, foreign=foreign)
+        async with response:
+            yield response, url
+
+    async def _once(
+        self, endpoint: RegistryEndpoint, request: Request, url: str, *, foreign: bool
+    ) -> aiohttp.ClientResponse:
         headers = [*request.headers.items(), ("Accept-Encoding", "identity")]
+        if request.body is not None or request.length:
+            headers.append(("Content-Length", str(request.length)))
         if not foreign:
             skipped = "authorization" if request.authorization else None
             headers += [(name, value) for name, value in request.own_headers if name.lower() != skipped]
             if request.authorization:
                 headers.append(("Authorization", request.authorization))
         connect = self.timeouts.connect if endpoint.dial_timeout is None else endpoint.dial_timeout
-        async with self._open_session().request(
-            "GET" if request.form is None else "POST",
+        return await self._open_session().request(
+            request.method if request.form is None else "POST",
             # As it is: quoting it anew would break the signature of a storage URL.
             URL(url, encoded=True),
-            data=request.form,
+            data=request.form if request.body is None else request.body(),
             headers=headers,
             allow_redirects=False,
             proxy=proxy_for(url, os.environ),
             ssl=await self._tls(endpoint, url, request.subject),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=self.timeouts.read),
-        ) as response:
-            return Answer(
-                response.status,
-                response.headers,
-                tuple(response.headers.getall("WWW-Authenticate", ())),
-                await _read(response, request),
-                url,
-                foreign,
-            )
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=connect, sock_read=request.patience or self.timeouts.read
+            ),
+        )
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -258,6 +299,40 @@ def _make_context(endpoint: RegistryEndpoint, subject: Subject, *, verify: bool)
 def _bad_file(path: Path, error: OSError, subject: Subject) -> RegistryTls:
     what = f"the file {path} of its configuration cannot be used: {error.strerror or 'it is no certificate or key'}"
     return RegistryTls(what, subject, hint="check the registry's directory below containerd's config_path")
+
+
+def _of(request: Request, url: str, *, foreign: bool) -> Subject:
+    return replace(request.subject, registry=urlsplit(url).netloc) if foreign else request.subject
+
+
+def _next(request: Request, answer: Answer, home: tuple[str, str, int | None]) -> tuple[str, bool]:
+    """Return where a redirect leads, and whether that is another origin than the first one."""
+    try:
+        url = redirect_target(answer.url, answer.headers.get("Location", ""))
+    except ValueError as error:
+        raise RegistryProtocol(str(error), request.subject, status=answer.status) from None
+    foreign = answer.foreign or origin(url) != home
+    if request.form is not None or (foreign and not request.may_leave):
+        what = "it redirects a request for a token, which would carry credentials elsewhere"
+        raise RegistryProtocol(what, request.subject, status=answer.status)
+    if request.body is not None or request.method not in _ASKING:
+        raise RegistryProtocol("it redirects an upload", request.subject, status=answer.status)
+    return url, foreign
+
+
+async def _answer(
+    response: aiohttp.ClientResponse, request: Request, url: str, *, foreign: bool, whole: bool = False
+) -> Answer:
+    """Return what came; the body too when the *whole* is wanted, or when it is no success."""
+    read = whole or response.status not in _WHOLE_OR_PART
+    return Answer(
+        response.status,
+        response.headers,
+        tuple(response.headers.getall("WWW-Authenticate", ())),
+        await _read(response, request) if read and request.method != "HEAD" else b"",
+        url,
+        foreign,
+    )
 
 
 async def _read(response: aiohttp.ClientResponse, request: Request) -> bytes:

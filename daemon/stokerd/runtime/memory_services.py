@@ -248,6 +248,18 @@ class MemoryContent:
 
         return await self._session.call("content.Read", work)
 
+    async def read_at(self, digest: str, offset: int, size: int) -> bytes:
+        def work() -> bytes:
+            blob = self._store.blobs.get(digest)
+            if blob is None:
+                raise RuntimeNotFound(f"content digest {digest}: not found", status="NOT_FOUND", call="content.Read")
+            if offset > blob.size:
+                raise RuntimeInvalid(f"read past the end of {digest}", status="OUT_OF_RANGE", call="content.Read")
+            body = blob.body if blob.body is not None else bytes(blob.size)
+            return body[offset : offset + size]
+
+        return await self._session.call("content.Read", work)
+
     async def ingests(self) -> tuple[Ingest, ...]:
         return await self._session.call(
             "content.ListStatuses", lambda: tuple(ingest.status() for ingest in self._store.ingests.values())

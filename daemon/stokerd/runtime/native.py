@@ -72,6 +72,14 @@ class NativeContent:
                     )
         return bytes(body)
 
+    async def read_at(self, digest: str, offset: int, size: int) -> bytes:
+        body = bytearray()
+        request = content_pb2.ReadContentRequest(digest=digest, offset=offset, size=size)
+        async with aclosing(self._wire.stream("content.Read", self._stub.Read, request)) as answers:
+            async for answer in answers:
+                body += answer.data
+        return bytes(body)
+
     async def ingests(self) -> tuple[Ingest, ...]:
         answer = await self._wire.unary(
             "content.ListStatuses", self._stub.ListStatuses, content_pb2.ListStatusesRequest()

@@ -8,7 +8,7 @@ and nothing else; every call has a deadline of its own. Objects are those of con
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from stokerd.runtime.pod_types import (
     Blueprint,
@@ -143,6 +143,11 @@ class ContentStore(Protocol):
 
     async def read(self, digest: str, *, limit: int = 8 << 20) -> bytes:
         """Return a whole small blob; RuntimeInvalid when it is larger than *limit* bytes."""
+        ...
+
+    async def read_at(self, digest: str, offset: int, size: int) -> bytes:
+        """Return *size* bytes of a blob from *offset* on, fewer only at its end. RuntimeNotFound without the blob,
+        RuntimeFailure beyond its end."""
         ...
 
     async def ingests(self) -> tuple[Ingest, ...]: ...
@@ -322,6 +327,22 @@ class Tasks(Protocol):
 
     async def wait(self, container_id: str) -> Exit:
         """Return when the task has ended, however long that takes; RuntimeNotFound without a task."""
+        ...
+
+    async def execute(
+        self,
+        container_id: str,
+        exec_id: str,
+        process: Mapping[str, Any],
+        *,
+        stdio: Stdio | None = None,
+        timeout: float,
+    ) -> Exit:
+        """Run one more process in the task, to its end. *process* is one of the OCI runtime spec.
+
+        RuntimeTimeout when it takes longer than *timeout* seconds; it is killed then. RuntimeFailure when it cannot be
+        started, RuntimeNotFound without a task.
+        """
         ...
 
     async def kill(self, container_id: str, signal: int, *, everyone: bool = False) -> None:
