@@ -125,6 +125,21 @@ class TestTasks:
 
         await eventually("CRI to notice", exited)
 
+    async def test_run_more_processes(self, subject: Subject) -> None:
+        pod = await make_pod(subject)
+        container = await pod.run()
+        process = (await record_of(subject, container)).document()["process"]
+        tasks = subject.runtime.tasks
+        argv = ["sh", "-c", 'test "$ABOUT" = me']
+        own = {**process, "args": argv, "env": [*(process.get("env") or ()), "ABOUT=me"]}
+        assert (await tasks.execute(container, "first", own, timeout=20)).code == 0
+        assert (await tasks.execute(container, "first", own, timeout=20)).code == 0
+        with pytest.raises(RuntimeFailure):
+            await tasks.execute("none", "first", own, timeout=20)
+        task = await tasks.get(container)
+        assert task is not None
+        assert task.state == "running"
+
 
 class TestDumps:
     async def test_write_the_memory_and_leave_it_running(self, subject: Subject) -> None:

@@ -20,7 +20,7 @@ from stokerd.checkpoints.surveying import dumpers
 from stokerd.runtime.containerd import Containerd
 from tests.integration.checkpointer import room
 from tests.rig.node import Node
-from tests.rig.pods import BareCri
+from tests.rig.pods import BareCri, RigPod
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i >/count.new; mv /count.new /count; sleep 0.02; done"
 TALK = "nc -l -p 7000 -e sleep 600 & sleep 0.2; nc 127.0.0.1 7000 & " + COUNT
@@ -50,6 +50,7 @@ class Scene:
     checkpoints: Checkpoints
     runtime: Containerd
     directory: Path
+    pod: RigPod
     container: str
 
     async def count(self) -> int:
@@ -98,7 +99,7 @@ async def scene(
     async with BareCri(node) as bare, room(str(node.endpoint), str(directory), **options) as (checkpoints, runtime):
         pod = await bare.run_pod(f"checkpoints-{next(_numbers)}")
         container = await bare.run(pod, "main", command=["sh", "-c", program], linux=apart())
-        made = Scene(node, bare, checkpoints, runtime, directory, container)
+        made = Scene(node, bare, checkpoints, runtime, directory, pod, container)
         await made.goes_on()
         yield made
         for each in await checkpoints.list():

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from stokerd.errors import RuntimeAlreadyExists, RuntimeFailure, RuntimeInvalid, RuntimeNotFound
+from stokerd.errors import RuntimeAlreadyExists, RuntimeFailure, RuntimeInvalid, RuntimeNotFound, RuntimeTimeout
 from stokerd.runtime.memory_pods import MemoryContainer, PodStore
 from stokerd.runtime.memory_services import Session
 from stokerd.runtime.memory_store import Store
@@ -56,7 +57,7 @@ class NativeTask:
 
 class TaskStore:
     """What containerd keeps of containers beneath CRI. ``frozen`` names those whose processes stand; ``dumps`` is how
-    often each container was dumped, ``restored`` how often each was brought back."""
+    often each container was dumped, ``restored`` how often each was brought back, ``executed`` what was run in them."""
 
     def __init__(self, node: PodStore, store: Store) -> None:
         self.node, self.store = node, store
@@ -65,6 +66,8 @@ class TaskStore:
         self.frozen: set[str] = set()
         self.dumps: dict[str, int] = {}
         self.restored: dict[str, int] = {}
+        self.executed: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+        self.exec_codes: dict[str, int | None] = {}
         self._pids = itertools.count(70_000, 3)
         node.on_create, node.on_remove = self._made, self._removed
         store.held_snapshots = self._held
@@ -173,6 +176,18 @@ class TaskStore:
                 call="tasks.Start",
             )
         self.restored[container_id] = self.restored.get(container_id, 0) + 1
+
+    async def execute(self, container_id: str, exec_id: str, process: Mapping[str, Any], timeout: float) -> Exit:
+        """Note what is run, and end as ``exec_codes`` says of the program: with a code, or never."""
+        if self.known(container_id, "tasks.Exec").state != "running":
+            raise RuntimeFailure("cannot exec in a container that does not run", status="FAILED_PRECONDITION")
+        argv = tuple(process.get("args") or ())
+        self.executed.append((container_id, argv, tuple(process.get("env") or ())))
+        code = self.exec_codes.get(argv[0] if argv else "", 0)
+        if code is None:
+            await asyncio.sleep(timeout)
+            raise RuntimeTimeout(f"{exec_id} did not end within {timeout:g} s", call="tasks.WaitExec")
+        return Exit(code, self.node.clock())
 
     def kill(self, container_id: str, signal: int) -> None:
         container = self.node.containers.get(container_id)
@@ -319,6 +334,20 @@ class MemoryTasks:
             return Exit(task.exit_code, task.exited_at)
 
         return await self._session.run("tasks.Wait", work, self._name(container_id))
+
+    async def execute(
+        self,
+        container_id: str,
+        exec_id: str,
+        process: Mapping[str, Any],
+        *,
+        stdio: Stdio | None = None,  # noqa: ARG002 - nothing is written here
+        timeout: float,
+    ) -> Exit:
+        async def work() -> Exit:
+            return await self._store.execute(container_id, exec_id, process, timeout)
+
+        return await self._session.run("tasks.Exec", work, self._name(container_id))
 
     async def kill(self, container_id: str, signal: int, *, everyone: bool = False) -> None:  # noqa: ARG002 - there is one process
         await self._session.call("tasks.Kill", lambda: self._store.kill(container_id, signal), self._name(container_id))

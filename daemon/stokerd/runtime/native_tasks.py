@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 from google.protobuf.any_pb2 import Any as Packed
 
 from cri_stubs import anys
@@ -12,7 +16,7 @@ from cri_stubs.containerd.services.containers.v1 import containers_pb2
 from cri_stubs.containerd.services.containers.v1.containers_pb2_grpc import ContainersStub
 from cri_stubs.containerd.services.tasks.v1 import tasks_pb2
 from cri_stubs.containerd.services.tasks.v1.tasks_pb2_grpc import TasksStub
-from stokerd.errors import RuntimeNotFound, RuntimeUnsupported
+from stokerd.errors import RuntimeFailure, RuntimeNotFound, RuntimeUnsupported
 from stokerd.runtime import convert_tasks as convert
 from stokerd.runtime.channel import Wire
 from stokerd.runtime.task_types import (
@@ -28,6 +32,8 @@ from stokerd.runtime.task_types import (
 
 _START_TIMEOUT = 60.0
 """Creating and starting wait for the disk, and for runc behind whatever else the node starts just now."""
+_KILL = 9
+_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 _FREEZE_TIMEOUT = 30.0
 """A freezer waits for processes that sleep in the kernel, on a slow disk for instance."""
 
@@ -140,6 +146,43 @@ class NativeTasks:
         request = tasks_pb2.WaitRequest(container_id=container_id)
         answer = await self._wire.unary("tasks.Wait", self._stub.Wait, request, unlimited=True)
         return Exit(answer.exit_status, convert.time_of(answer.exited_at))
+
+    async def execute(
+        self,
+        container_id: str,
+        exec_id: str,
+        process: Mapping[str, Any],
+        *,
+        stdio: Stdio | None = None,
+        timeout: float,
+    ) -> Exit:
+        spec = Packed(type_url=_PROCESS, value=msgspec.json.encode(process))
+        request = tasks_pb2.ExecProcessRequest(container_id=container_id, exec_id=exec_id, spec=spec)
+        if stdio is not None:
+            request.stdin, request.stdout, request.stderr = stdio.stdin, stdio.stdout, stdio.stderr
+        await self._wire.unary("tasks.Exec", self._stub.Exec, request)
+        try:
+            started = tasks_pb2.StartRequest(container_id=container_id, exec_id=exec_id)
+            await self._wire.unary("tasks.StartExec", self._stub.Start, started, timeout=_START_TIMEOUT)
+            waited = tasks_pb2.WaitRequest(container_id=container_id, exec_id=exec_id)
+            answer = await self._wire.unary("tasks.WaitExec", self._stub.Wait, waited, timeout=timeout)
+            return Exit(answer.exit_status, convert.time_of(answer.exited_at))
+        finally:
+            forgetting = asyncio.create_task(self._forget(container_id, exec_id), name=f"forget {exec_id}")
+            await asyncio.shield(forgetting)
+
+    async def _forget(self, container_id: str, exec_id: str) -> None:
+        """Kill a process that still runs, and have containerd forget it."""
+        killed = tasks_pb2.KillRequest(container_id=container_id, exec_id=exec_id, signal=_KILL)
+        deleted = tasks_pb2.DeleteProcessRequest(container_id=container_id, exec_id=exec_id)
+        waited = tasks_pb2.WaitRequest(container_id=container_id, exec_id=exec_id)
+        with contextlib.suppress(RuntimeFailure):
+            await self._wire.unary("tasks.DeleteProcess", self._stub.DeleteProcess, deleted)
+            return
+        with contextlib.suppress(RuntimeFailure):
+            await self._wire.unary("tasks.KillExec", self._stub.Kill, killed)
+            await self._wire.unary("tasks.WaitExec", self._stub.Wait, waited)
+            await self._wire.unary("tasks.DeleteProcess", self._stub.DeleteProcess, deleted)
 
     async def kill(self, container_id: str, signal: int, *, everyone: bool = False) -> None:
         request = tasks_pb2.KillRequest(container_id=container_id, signal=signal, all=everyone)
