@@ -137,6 +137,8 @@ class PullJobStatus(Part, frozen=True):
     progress: JobProgress = field(default_factory=JobProgress)
     troubles: tuple[NodeTrouble, ...] = ()
     """Ours: the first of the nodes that failed or are silent, and why."""
+    worked_seconds: float = 0.0
+    """Ours: how long some node of it was pulling, which is what its deadline counts."""
 
 
 class FailedImage(Part, frozen=True):
@@ -163,6 +165,8 @@ class ListPullJobStatus(Part, frozen=True):
     progress: JobProgress = field(default_factory=JobProgress)
     troubles: tuple[NodeTrouble, ...] = ()
     """Ours: the first of the nodes that failed or are silent, and why."""
+    worked_seconds: float = 0.0
+    """Ours: how long some node of it was pulling, which is what its deadline counts."""
 
 
 class ImagePullJob(Object, tag="ImagePullJob", kw_only=True, frozen=True):

@@ -1,0 +1,1 @@
+"""What keeps wishes true: image jobs, schedules, requests to nodes. Each is a pure decision and a small executor."""
