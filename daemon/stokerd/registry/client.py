@@ -132,12 +132,10 @@ class RegistryClient:
 
     # ------------------------------------------------------------------------------------------ for pushes
 
-    async def endpoint(self, reference: Reference, capability: str) -> RegistryEndpoint:
-        """Return the first server of the reference's registry that has the capability; NoRegistryEndpoint."""
-        for endpoint in await asyncio.to_thread(self._hosts, reference.host):
-            if capability in endpoint.capabilities:
-                return endpoint
-        raise NoRegistryEndpoint(f"no server that may {capability} is configured", Subject(reference.host))
+    async def endpoints(self, reference: Reference, capability: str) -> tuple[RegistryEndpoint, ...]:
+        """Return the servers of the reference's registry that have the capability, in their order."""
+        configured = await asyncio.to_thread(self._hosts, reference.host)
+        return tuple(each for each in configured if capability in each.capabilities)
 
     def usable(self, endpoint: RegistryEndpoint, credentials: Sequence[Credential]) -> tuple[Credential | None, ...]:
         """Return the credentials that *endpoint* may be told, and at last none."""

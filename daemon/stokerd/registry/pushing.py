@@ -18,6 +18,7 @@ from stokerd.registry.content import MANIFEST_TYPES, digest_of
 from stokerd.registry.credentials import Credential
 from stokerd.registry.errors import (
     DigestMismatch,
+    NoRegistryEndpoint,
     RegistryDenied,
     RegistryError,
     RegistryProtocol,
@@ -66,7 +67,10 @@ async def push(
     It goes to the first server of the registry that may be pushed to, with each credential in turn, and at last none.
     Raises RegistryErrors, which name the blob, and whatever *contents* raises.
     """
-    endpoint = await client.endpoint(reference, "push")
+    endpoints = await client.endpoints(reference, "push")
+    if not endpoints:
+        raise NoRegistryEndpoint("no server that may be pushed to is configured", Subject(reference.host))
+    endpoint = endpoints[0]
     failures: list[RegistryError] = []
     for credential in client.usable(endpoint, credentials):
         line = client.line(endpoint, reference, credential, "pull,push")

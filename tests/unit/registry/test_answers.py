@@ -70,6 +70,8 @@ def test_reasons_are_stable_and_retrying_is_told() -> None:
         "DigestMismatch": False,
         "UnsupportedMediaType": False,
         "NoRegistryEndpoint": False,
+        "PushRefused": False,
+        "BlobMissing": False,
     }
 
 
