@@ -40,6 +40,7 @@ async def test_every_change_is_told_in_order(store: AnyStore) -> None:
     assert told(seen) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
     assert [event.object for event in seen[:2]] == [made, changed]
     assert [event.old for event in seen] == [None, made, changed]
+    assert seen[2].object is not None
     assert seen[2].object.revision == seen[2].revision == store.revision
 
 
