@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ from stokerd.checkpoints.cloning import CLONE_LABEL, Places, clone_spec
 from stokerd.checkpoints.cni import NetworkError
 from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.criu import Tuning, config, parse_version
-from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.ending import in_thread, settled, to_the_end
 from stokerd.checkpoints.errors import CheckpointError, CheckpointNoSpace, CheckpointRefused, CriuCrashed
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.model import CHECKPOINT_LABEL, GC_ROOT_LABEL, OWNER_LABEL, Tell, untold
@@ -34,7 +34,7 @@ from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.taking import no_space
 from stokerd.errors import NotFound, RuntimeFailure, RuntimeTimeout, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
-from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore
+from stokerd.runtime.task_types import AnyValue, ContainerRecord, Restore
 
 _log = structlog.get_logger("checkpoints")
 _START_TIMEOUT = 300.0
@@ -52,6 +52,7 @@ class Clones:
     def __init__(self, runtime: NativeRuntime, shelf: Shelf, owner: str, clock: Callable[[], datetime]) -> None:
         self._runtime, self._shelf, self._owner, self._clock = runtime, shelf, owner, clock
         self.under_way: set[str] = set()
+        self._connected: list[Clone] = []
         self._loading: asyncio.Queue[Clone] = asyncio.Queue()
 
     async def make(self, manifest: Manifest, *, hostname: str = "", mode: Mode = "auto", tell: Tell = untold) -> Clone:
@@ -66,11 +67,9 @@ class Clones:
             return await self._one(manifest, hostname, tell, lazy=False)
 
     async def _one(self, manifest: Manifest, hostname: str, tell: Tell, *, lazy: bool) -> Clone:
-        clone = Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
-        self.under_way.add(clone.id)
+        clone = replace(self._next(), checkpoint=manifest.id)
         made = False
         try:
-            await asyncio.to_thread(self._shelf.write_clone, clone)
             clone = await self._make(clone, manifest, hostname, tell, lazy=lazy)
             made = True
         except OSError as error:
@@ -103,26 +102,61 @@ class Clones:
             await self.undo(each)
         return tuple(each.id for each in gone)
 
+    # ------------------------------------------------------------------------------------------ networks ahead
+
+    async def connect(self, count: int) -> None:
+        """Have networks for so many clones to come, no more and no fewer: each starts sooner by the making of one.
+
+        They are clones of which nothing else is there yet, so whoever clears up after clones clears up after them.
+        """
+        while len(self._connected) > count:
+            clone = self._connected.pop()
+            await to_the_end(self._give_up(clone.id), f"remove {clone.id}")
+            self.under_way.discard(clone.id)
+        await asyncio.gather(*(self._connect() for _ in range(count - len(self._connected))))
+
+    async def _connect(self) -> None:
+        clone, made = self._next(fresh=True), False
+        try:
+            clone = await self._described(clone)
+            clone = replace(clone, result=await self._attach(clone))
+            await asyncio.to_thread(self._shelf.write_clone, clone)
+            made = True
+        finally:
+            if not made:
+                await to_the_end(self._give_up(clone.id), f"remove {clone.id}")
+                self.under_way.discard(clone.id)
+        self._connected.append(clone)
+
+    def _next(self, *, fresh: bool = False) -> Clone:
+        """Return a clone to be made: one that has a network, or a new one."""
+        if self._connected and not fresh:
+            return replace(self._connected.pop(0), created_at=self._clock())
+        clone = Clone(f"clone-{secrets.token_hex(8)}", "", self._clock())
+        self.under_way.add(clone.id)
+        return clone
+
+    async def _described(self, clone: Clone) -> Clone:
+        """Write down what is about to be made, its network above all."""
+        if clone.network is None:
+            clone = replace(clone, network=await networks.configuration(self._runtime.info))
+        await asyncio.to_thread(self._shelf.write_clone, clone)
+        return clone
+
     # ------------------------------------------------------------------------------------------ making
 
     async def _make(self, clone: Clone, manifest: Manifest, hostname: str, tell: Tell, *, lazy: bool) -> Clone:
         tell("surrounding")
-        info = self._runtime.info
         golden, files = await asyncio.to_thread(self._shelf.golden, manifest.id)
-        clone = replace(clone, network=await networks.configuration(info))
-        assert clone.network is not None
-        await asyncio.to_thread(self._shelf.write_clone, clone)
+        clone = await self._described(clone)
         places = await asyncio.to_thread(self._lay_out, clone, files, manifest.tcp, lazy)
         if manifest.shm_digest:
             places = replace(places, shm=self._shelf.clone_node_path(clone.id, shelves.SHM))
-        result, rootfs = await self._surround(clone, manifest)
-        clone = replace(clone, result=result)
-        if lazy:
-            images, work = self._shelf.node_path(manifest.id, shelves.IMAGES), self._work(clone.id)
-            clone = replace(clone, memory="loading", helper=await helpers.start(info, clone.id, images, work))
+        spec = clone_spec(golden.document(), clone.id, places, hostname)
+        clone = await self._surround(clone, manifest, self._record(clone, golden, spec), lazy=lazy)
         await asyncio.to_thread(self._shelf.write_clone, clone)
         tell("restoring")
-        pid = await self._start(clone, golden, rootfs, places, hostname)
+        pid = await self._start(clone)
         clone = replace(clone, pid=pid, state="made")
         await asyncio.to_thread(self._shelf.write_clone, clone)
         if lazy:
@@ -131,17 +165,31 @@ class Clones:
         _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
         return clone
 
-    async def _surround(self, clone: Clone, manifest: Manifest) -> tuple[dict[str, Any], tuple[Mount, ...]]:
-        """Make network, root and /dev/shm side by side; return what the network answered, and how to mount the root."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                attaching = group.create_task(self._attach(clone), name=f"attach {clone.id}")
-                rooting = group.create_task(self._root(clone, manifest), name=f"root of {clone.id}")
-                if manifest.shm_digest:
-                    group.create_task(self._fill_shm(clone, manifest), name=f"shm of {clone.id}")
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return attaching.result(), rooting.result()
+    async def _surround(self, clone: Clone, manifest: Manifest, record: ContainerRecord, *, lazy: bool) -> Clone:
+        """Make all that the processes need, side by side: network, root and shim, /dev/shm, and who brings the memory.
+
+        What has begun is waited for although something else has failed: only what is there can be removed.
+        """
+        begun: dict[str, asyncio.Task[Any]] = {}
+
+        def begin(name: str, work: Coroutine[Any, Any, Any]) -> None:
+            begun[name] = asyncio.create_task(work, name=f"{name} of {clone.id}")
+
+        if clone.result is None:
+            begin("network", self._attach(clone))
+        begin("task", self._create(clone, manifest, record))
+        if manifest.shm_digest:
+            begin("shm", self._fill_shm(clone, manifest))
+        if lazy:
+            images = self._shelf.node_path(manifest.id, shelves.IMAGES)
+            begin("helper", helpers.start(self._runtime.info, clone.id, images, self._work(clone.id)))
+        cancelled = await settled(asyncio.gather(*begun.values(), return_exceptions=True))
+        failed = next((error for task in begun.values() if (error := task.exception()) is not None), None)
+        if cancelled is not None or failed is not None:
+            raise cancelled or failed  # type: ignore[misc]
+        if "network" in begun:
+            clone = replace(clone, result=begun["network"].result())
+        return replace(clone, memory="loading", helper=begun["helper"].result()) if lazy else clone
 
     def _lay_out(self, clone: Clone, files: dict[str, bytes], tcp: str, lazy: bool) -> Places:
         """Write what the clone has instead of its pod's files, and CRIU's configuration. In a thread."""
@@ -163,10 +211,28 @@ class Clones:
         await networks.make_netns(self._runtime.info, clone.id)
         return (await networks.attach(self._runtime.info, clone.id, clone.network)).result
 
-    async def _root(self, clone: Clone, manifest: Manifest) -> tuple[Mount, ...]:
+    async def _create(self, clone: Clone, manifest: Manifest, record: ContainerRecord) -> None:
+        """Make root, record and task. What the task is to join need not be there before it starts."""
         labels = {GC_ROOT_LABEL: clone.created_at.isoformat(timespec="seconds"), CLONE_LABEL: clone.id}
         labels[OWNER_LABEL] = self._owner
-        return await self._runtime.snapshots.prepare(_snapshot(clone.id), manifest.root.snapshot, labels=labels)
+        rootfs = await self._runtime.snapshots.prepare(record.snapshot_key, manifest.root.snapshot, labels=labels)
+        await self._runtime.records.create(record)
+        images = self._shelf.node_path(manifest.id, shelves.IMAGES)
+        restore = Restore(images, self._work(clone.id))
+        await self._runtime.tasks.create(clone.id, rootfs, options=record.options, restore=restore)
+
+    def _record(self, clone: Clone, golden: ContainerRecord, spec: dict[str, Any]) -> ContainerRecord:
+        labels = {CLONE_LABEL: clone.id, CHECKPOINT_LABEL: clone.checkpoint, OWNER_LABEL: self._owner}
+        return ContainerRecord(
+            id=clone.id,
+            image=golden.image,
+            runtime=golden.runtime,
+            spec=AnyValue(golden.spec.type, msgspec.json.encode(spec)),
+            snapshotter=golden.snapshotter,
+            snapshot_key=_snapshot(clone.id),
+            options=golden.options,
+            labels=labels,
+        )
 
     async def _fill_shm(self, clone: Clone, manifest: Manifest) -> None:
         """Give the clone a /dev/shm of its own, with what was in its pod's."""
@@ -179,25 +245,7 @@ class Clones:
         stop = threading.Event()
         await in_thread(stop, lambda: copy_tree(str(source), str(place), stop.is_set))
 
-    async def _start(
-        self, clone: Clone, golden: ContainerRecord, rootfs: tuple[Mount, ...], places: Places, hostname: str
-    ) -> int:
-        spec = clone_spec(golden.document(), clone.id, places, hostname)
-        labels = {CLONE_LABEL: clone.id, CHECKPOINT_LABEL: clone.checkpoint, OWNER_LABEL: self._owner}
-        record = ContainerRecord(
-            id=clone.id,
-            image=golden.image,
-            runtime=golden.runtime,
-            spec=AnyValue(golden.spec.type, msgspec.json.encode(spec)),
-            snapshotter=golden.snapshotter,
-            snapshot_key=_snapshot(clone.id),
-            options=golden.options,
-            labels=labels,
-        )
-        await self._runtime.records.create(record)
-        images = self._shelf.node_path(clone.checkpoint, shelves.IMAGES)
-        restore = Restore(images, self._work(clone.id))
-        await self._runtime.tasks.create(clone.id, rootfs, options=golden.options, restore=restore)
+    async def _start(self, clone: Clone) -> int:
         try:
             return await self._runtime.tasks.start(clone.id, timeout=_START_TIMEOUT)
         except RuntimeFailure as error:
@@ -281,8 +329,9 @@ class Clones:
         """Remove all that is a clone's own, whatever of it is there. Its description goes last."""
         info = self._runtime.info
         await self._end(clone.id)
-        if clone.helper:
-            await asyncio.to_thread(helpers.kill, clone.helper, self._work(clone.id))
+        helper = clone.helper or await asyncio.to_thread(helpers.begun, self._shelf.clone_path(clone.id, shelves.WORK))
+        if helper:
+            await asyncio.to_thread(helpers.kill, helper, self._work(clone.id))
         await self._runtime.records.delete(clone.id)
         await self._runtime.snapshots.remove(_snapshot(clone.id))
         await self._disconnect(clone)

@@ -23,7 +23,9 @@ _EXIT = "exit"
 _SOCKET = "lazy-pages.socket"
 _TIMEOUT = 15.0
 _PAUSE = 0.005
+_BEGUN = "helper.pid"
 _KEEPER = """
+echo $$ >helper.pid
 criu "$@"
 code=$?
 if [ $code != 0 ] && grep -q "$clone" "/proc/$(cat clone.pid)/cgroup"; then kill -9 "$(cat clone.pid)"; fi
@@ -72,6 +74,14 @@ def exit_status(work: Path) -> int | None:
         return int((work / _EXIT).read_text())
     except (OSError, ValueError):
         return None
+
+
+def begun(work: Path) -> int:
+    """Return which helper was started there, 0 when none was: not all that are started are written down."""
+    try:
+        return int((work / _BEGUN).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def tell(work: Path, pid: int) -> None:

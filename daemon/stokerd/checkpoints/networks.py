@@ -15,6 +15,7 @@ import msgspec
 
 from stokerd.checkpoints import cni
 from stokerd.checkpoints.cni import Call, Command, NetworkError, NetworkList
+from stokerd.checkpoints.ending import settled
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.nodes import must, run_on_node
 from stokerd.runtime.types import RuntimeInfo
@@ -71,7 +72,19 @@ async def configuration(info: RuntimeInfo) -> NetworkList:
 
 async def attach(info: RuntimeInfo, name: str, network: NetworkList) -> Attached:
     """Run ADD of all plugins, and bring the loopback up. What fails is taken back by the caller with `detach`."""
-    await _loopback(info, name)
+    adding = asyncio.gather(_loopback(info, name), _add(info, name, network), return_exceptions=True)
+    cancelled = await settled(adding)
+    if cancelled is not None:
+        raise cancelled
+    up, result = adding.result()
+    if isinstance(result, BaseException):
+        raise result
+    if up is not None:
+        raise up
+    return Attached(network, result)
+
+
+async def _add(info: RuntimeInfo, name: str, network: NetworkList) -> dict[str, Any]:
     call: Call | None = cni.first_call(network)
     result: dict[str, Any] = {}
     done = 0
@@ -79,7 +92,7 @@ async def attach(info: RuntimeInfo, name: str, network: NetworkList) -> Attached
         result = await _run(info, "ADD", name, call) or result
         done += 1
         call = cni.next_call(network, done, result)
-    return Attached(network, result)
+    return result
 
 
 async def check(info: RuntimeInfo, name: str, attached: Attached) -> None:
