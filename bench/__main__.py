@@ -9,13 +9,18 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from bench import images, recreate, topology
+from bench import checkpoints, images, recreate, topology
 from bench.figures import RESULTS, Figure, save, table
 from tests.rig import cleanup, paths
 from tests.rig.lock import RunLock
 
 Part = Callable[[Path, int, Callable[[str], None]], Awaitable[list[Figure]]]
-PARTS: Mapping[str, Part] = {"images": images.run, "recreate": recreate.run, "topology": topology.run}
+PARTS: Mapping[str, Part] = {
+    "images": images.run,
+    "recreate": recreate.run,
+    "topology": topology.run,
+    "checkpoints": checkpoints.run,
+}
 
 
 def say(line: str) -> None:
