@@ -115,6 +115,33 @@ def known_recreates(context: click.Context, _parameter: click.Parameter, incompl
     return _known(context, incomplete, ask)
 
 
+def known_checkpoints(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the ids and names of checkpoints."""
+
+    async def ask(client: Client) -> list[str]:
+        return [name for one in await client.checkpoints() for name in (one.id, one.name) if name]
+
+    return _known(context, incomplete, ask)
+
+
+def known_clones(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the ids of clones."""
+
+    async def ask(client: Client) -> list[str]:
+        return [one.id for one in await client.clones()]
+
+    return _known(context, incomplete, ask)
+
+
+def known_operations(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the ids of operations."""
+
+    async def ask(client: Client) -> list[str]:
+        return [one.id for one in await client.operations()]
+
+    return _known(context, incomplete, ask)
+
+
 def _known(context: click.Context, incomplete: str, ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
     import asyncio  # late: only completion that asks stokerd needs it
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stoker.errors import ClientError, DaemonUnreachable
 
 if TYPE_CHECKING:
+    from stoker.objects.checkpoints import Operation
     from stoker.objects.containers import RecreateStatus
     from stoker.objects.images import ItemStatus
 
@@ -28,7 +29,7 @@ Exit codes:
   2    the command line or a file is malformed
   3    stokerd cannot be reached
   4    not enough disk space
-  5    there is no such image, job, pin, pod, container, request or device
+  5    there is no such image, job, pin, pod, container, checkpoint, clone, request or device
   6    refused: by a limit, a pin, a running container or a permission
   130  interrupted
 """
@@ -37,12 +38,14 @@ _OF_REASON = {
     "DiskTooSmall": NO_SPACE,
     "DiskFull": NO_SPACE,
     "RuntimeNoSpace": NO_SPACE,
+    "CheckpointNoSpace": NO_SPACE,
     "NotFound": NOT_FOUND,
     "ManifestNotFound": NOT_FOUND,
     "RuntimeNotFound": NOT_FOUND,
     "ContainerGone": NOT_FOUND,
     "SandboxGone": NOT_FOUND,
     "Conflict": REFUSED,
+    "CheckpointRefused": REFUSED,
     "LimitExceeded": REFUSED,
     "PeerRefused": REFUSED,
     "InvalidInput": USAGE,
@@ -84,6 +87,11 @@ def of_recreate(status: RecreateStatus) -> int:
     if status.result == "Succeeded":
         return OK
     return of_reasons(target.reason for target in status.containers if target.phase == "Failed") or FAILED
+
+
+def of_operation(operation: Operation) -> int:
+    """Return the exit code for an operation that is over."""
+    return OK if operation.phase == "Succeeded" else of_reasons([operation.reason])
 
 
 def of_items(items: Iterable[ItemStatus]) -> int:

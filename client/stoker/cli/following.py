@@ -12,10 +12,12 @@ from stoker.cli import exits
 from stoker.cli.reporters import Reporter, Teller
 from stoker.client import Client
 from stoker.errors import ClientError
+from stoker.objects.checkpoints import Operation
 from stoker.objects.containers import RecreateStatus
 from stoker.objects.images import JobEvent, JobStatus
 
 if TYPE_CHECKING:
+    from stoker.cli.checkpoint_reporters import OperationReporter
     from stoker.cli.recreate_reporters import RecreateReporter
 
 TICK_SECONDS = 0.1
@@ -78,10 +80,11 @@ async def unless_pressed(work: Coroutine[Any, Any, T], signals: Signals) -> T:
             raise Left(exits.INTERRUPTED)
         return await working
     finally:
-        await _end(working, pressed)
+        await end_all(working, pressed)
 
 
-async def _end(*tasks: asyncio.Task[Any]) -> None:
+async def end_all(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -156,7 +159,7 @@ async def until_over_or_pressed(
                 await _cancel(client, job.id)
         return await following, interrupted
     finally:
-        await _end(following, pressed)
+        await end_all(following, pressed)
 
 
 async def _cancel(client: Client, job_id: str) -> None:
@@ -177,3 +180,15 @@ async def follow_recreate(client: Client, status: RecreateStatus, reporter: Recr
             reporter.event(event)
             status = event.recreate
     return status
+
+
+# ---------------------------------------------------------------------------------------------- operations
+
+
+async def follow_operation(client: Client, operation: Operation, reporter: OperationReporter) -> Operation:
+    """Tell *reporter* about an operation until it has ended; return it as it ended."""
+    async with contextlib.aclosing(client.follow_operation(operation.id, on_retry=_retrying(reporter))) as events:
+        async for event in events:
+            reporter.event(event)
+            operation = event.operation
+    return operation

@@ -12,11 +12,16 @@ import click
 from stoker.cli import exits
 from stoker.cli.apply import apply
 from stoker.cli.bundle import support_bundle
+from stoker.cli.checkpoint import checkpoint, restore
+from stoker.cli.clone import clone_group
+from stoker.cli.commit import commit
 from stoker.cli.completion import completion
 from stoker.cli.console import Console, OutputClosed, global_options, help_without_command
 from stoker.cli.doctor import doctor
 from stoker.cli.images import cancel, history, jobs, list_images, remove
 from stoker.cli.inspect import inspect
+from stoker.cli.operations import operations
+from stoker.cli.pause import pause, resume
 from stoker.cli.pins import keep, keeps, pin, pins, unkeep, unpin
 from stoker.cli.pods import containers, pods, ps
 from stoker.cli.recreate import recreate_group
@@ -54,7 +59,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 @global_options
 @click.pass_context
 def cli(context: click.Context) -> int:
-    """Keep this node hot: warm its images, restart its containers in place."""
+    """Keep this node hot: warm its images, restart its containers in place, checkpoint and clone them."""
     return help_without_command(context)
 
 
@@ -72,7 +77,10 @@ for command in (
     image.add_command(command)
 for command in (ls_recreates, show_recreate, watch_recreate, cancel_recreate):
     recreate_group.add_command(command)
-for command in (pods, containers, inspect, recreate_group, apply, topology, doctor, reload, support_bundle, completion):
+for command in (
+    pods, containers, inspect, recreate_group, checkpoint, clone_group, restore, pause, resume, commit, operations,
+    apply, topology, doctor, reload, support_bundle, completion,
+):  # fmt: skip
     cli.add_command(command)
 cli.add_command(ps)
 

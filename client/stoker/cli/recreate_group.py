@@ -1,4 +1,4 @@
-"""The word ``recreate``: an action on a pod, and the name of some commands about such actions."""
+"""A word such as ``recreate``: an action, and the name of some commands about such actions."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class ActionGroup(click.Group):
     What has the name of a command is reached behind ``--``, or by a longer name: ``default/ls``.
     """
 
+    def known(self, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        """Return what the action's first argument may be."""
+        return known_pods(context, parameter, incomplete)
+
     def set_action(self, action: Action) -> None:
         """Make *action* the default."""
         self.commands[_ACTION] = action
@@ -60,15 +64,15 @@ class ActionGroup(click.Group):
             action.format_help(inner, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands, options and pods."""
+        """Complete commands, options and what the action is for."""
         found = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
             with self.commands[_ACTION].make_context(_ACTION, [], parent=ctx, resilient_parsing=True) as inner:
                 known = {item.value for item in found}
                 more = self.commands[_ACTION].shell_complete(inner, incomplete)
                 return found + [item for item in more if item.value not in known]
-        pods = known_pods(ctx, click.Argument(["pod"]), incomplete)
-        return [item for item in found if item.value] + [CompletionItem(name) for name in pods]
+        names = self.known(ctx, click.Argument(["first"]), incomplete)
+        return [item for item in found if item.value] + [CompletionItem(name) for name in names]
 
 
 def _first_own_word(args: list[str]) -> int:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stoker.errors import ManifestError
+from stoker.cli.environment import checked_name, own_value, read_env
 
 if TYPE_CHECKING:
     from stoker.objects.containers import Probe, RecreateTarget
-
-_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +61,13 @@ def targets(containers: tuple[str, ...], changes: Changes, environ: Mapping[str,
         _image(drafts, text)
     for text in changes.env_files:
         owner, file = _split(drafts, text, "--env-file", strict=False)
-        for name, value in _read_env(file, environ):
+        for name, value in read_env(file, environ):
             drafts[owner].env[name] = value
     for text in changes.env:
         _env(drafts, text, environ)
     for text in changes.unset:
         owner, name = _split(drafts, text, "--unset-env")
-        drafts[owner].env[_checked_name(name, "--unset-env")] = None
+        drafts[owner].env[checked_name(name, "--unset-env")] = None
     _probes(drafts, changes)
     return [
         RecreateTarget(
@@ -95,20 +92,8 @@ def _image(drafts: dict[str, _Draft], text: str) -> None:
 def _env(drafts: dict[str, _Draft], text: str, environ: Mapping[str, str]) -> None:
     head, given, value = text.partition("=")
     owner, name = _split(drafts, head, "--env")
-    _checked_name(name, "--env")
-    drafts[owner].env[name] = value if given else _own_value(name, environ, "--env")
-
-
-def _own_value(name: str, environ: Mapping[str, str], where: str) -> str:
-    if name not in environ:
-        raise click.UsageError(f"{where}: {name} has no value here, and stoker's own environment has no {name}")
-    return environ[name]
-
-
-def _checked_name(name: str, where: str) -> str:
-    if not name or not name.isprintable() or any(char in "=: \t" for char in name):
-        raise click.UsageError(f"{where}: {name!r} is not the name of an environment variable")
-    return name
+    checked_name(name, "--env")
+    drafts[owner].env[name] = value if given else own_value(name, environ, "--env")
 
 
 def _split(
@@ -152,31 +137,3 @@ def _give_probe(draft: _Draft, owner: str, probe: Probe) -> None:
     if draft.probe is not None:
         raise click.UsageError(f"the container {owner!r} gets two probes")
     draft.probe = probe
-
-
-def _read_env(file: str, environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables of a file: ``NAME=VALUE`` or ``NAME`` a line, ``#`` starts a comment line."""
-    try:
-        with Path(file).open("rb") as source:
-            raw = source.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise ManifestError(file, error.strerror or str(error)) from None
-    if len(raw) > _LIMIT_BYTES:
-        raise ManifestError(file, f"the file is larger than {_LIMIT_BYTES // 1024**2} MiB")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(file, "this is not UTF-8 text", raw.count(b"\n", 0, error.start) + 1) from None
-    found = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.rstrip("\r").lstrip()
-        if not line or line.startswith("#"):
-            continue
-        name, given, value = line.partition("=")
-        name = name.removeprefix("export ").strip()
-        try:
-            _checked_name(name, "a line is NAME=VALUE")
-            found.append((name, value if given else _own_value(name, environ, "a line without =")))
-        except click.UsageError as error:
-            raise ManifestError(file, error.message, number) from None
-    return found

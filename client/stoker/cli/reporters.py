@@ -13,6 +13,7 @@ from stoker.cli.layout import closing_line, finished_lines, frame, outcome, stat
 from stoker.cli.progress import Board, Key, Tracked
 from stoker.cli.terminal import Screen
 from stoker.cli.text import Style, clean
+from stoker.objects.checkpoints import OperationEvent
 from stoker.objects.containers import RecreateEvent
 from stoker.objects.images import Event, JobEvent
 from stoker.units import format_size, format_size_pair
@@ -213,7 +214,7 @@ class JsonReporter:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def event(self, event: Event | RecreateEvent) -> None:
+    def event(self, event: Event | RecreateEvent | OperationEvent) -> None:
         self._console.line(event)
 
     def note(self, text: str) -> None:
@@ -235,5 +236,5 @@ class JsonReporter:
 class QuietReporter(JsonReporter):
     """Says nothing about events: the result follows as one document."""
 
-    def event(self, event: Event | RecreateEvent) -> None:
+    def event(self, event: Event | RecreateEvent | OperationEvent) -> None:
         """Nothing."""

@@ -20,9 +20,9 @@ from stokerd.api import listener
 from stokerd.api.accept import Acceptor
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import AlreadyRunning, InvalidInput, StokerError
+from tests.unit.api.fake_checkpoints import FakeCheckpoints
 from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fake_node import FakeNode
-from tests.unit.api.fake_checkpoints import FakeCheckpoints
 from tests.unit.api.fake_topology import FakeTopology
 from tests.unit.api.fakes import Api, FakeImages, running_api, until
 

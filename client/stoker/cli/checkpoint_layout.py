@@ -1,0 +1,113 @@
+"""Operations on checkpoints as lines of text. Pure functions from the state to lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stoker.cli.text import Style, clean, pad, shorten_end, width_of
+from stoker.units import brief_duration, fine_duration, format_size
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from stoker.objects.checkpoints import CheckpointInfo, CloneInfo, CommittedImage, Operation
+
+_WORDS = {
+    "Checkpoint": "checkpoint of",
+    "Clone": "clone of",
+    "Restore": "restore of",
+    "Commit": "commit of",
+    "Verify": "verification of",
+    "Export": "export of",
+    "Import": "import of",
+    "Push": "push of",
+    "Pull": "pull of",
+}
+
+
+def title(operation: Operation) -> str:
+    """Return what is done, in words: ``checkpoint of default/web/app``."""
+    return clean(f"{_WORDS[operation.kind]} {operation.subject or operation.id}")
+
+
+def state_text(operation: Operation) -> str:
+    """Return what an operation is at: ``dumping``, ``3 of 10``."""
+    if operation.cancelled and operation.phase in {"Pending", "Running"}:
+        return "cancelling"
+    if operation.phase == "Pending":
+        return "waiting for its turn"
+    if operation.desired > 1 and operation.kind == "Clone":
+        return f"{operation.succeeded} of {operation.desired}"
+    if operation.phase == "Running" and operation.steps:
+        return clean(operation.steps[-1].name)
+    return operation.phase.lower()
+
+
+def took_seconds(operation: Operation, now: datetime) -> float:
+    """Return how long an operation has been under way, or was."""
+    if operation.created_at is None:
+        return 0.0
+    return max(0.0, ((operation.finished_at or now) - operation.created_at).total_seconds())
+
+
+def clone_line(clone: CloneInfo, style: Style) -> str:
+    """Return the line of a clone that runs."""
+    where = ", ".join(clean(each) for each in clone.addresses) or "no address"
+    later = f"{style.separator}its memory still comes" if clone.memory == "loading" else ""
+    return f"{style.ok} {clean(clone.id)}  {style.paint(where + later, 'dim')}"
+
+
+def frame(operation: Operation, *, wall: datetime, trouble: str, width: int, style: Style) -> list[str]:
+    """Return the live part: one line, with a bar where there are many clones."""
+    took = brief_duration(took_seconds(operation, wall))
+    state = state_text(operation)
+    if trouble:
+        state = f"no connection: {clean(trouble)}"
+    if operation.desired > 1 and operation.kind == "Clone":
+        state = f"{style.bar(operation.succeeded / operation.desired, min(20, width // 4))} {state}"
+    text = f"  {title(operation)}  {state}"
+    text = shorten_end(text, max(1, width - 2 - width_of(took)), style) if width_of(text) > width else text
+    return [pad(text, max(1, min(width, 78) - 1 - width_of(took))) + took]
+
+
+def outcome_lines(operation: Operation, style: Style, now: datetime) -> list[str]:
+    """Return what an operation that succeeded has brought."""
+    took = fine_duration(took_seconds(operation, now))
+    if operation.kind == "Verify":
+        return [f"{style.ok} {clean(operation.subject)}: all is as it was written ({took})"]
+    if operation.kind == "Checkpoint":
+        lines = [_checkpoint_line(each, style) for each in operation.checkpoints]
+        return [*lines[:-1], f"{lines[-1]}, in {took}"] if lines else [f"{style.ok} done in {took}"]
+    if operation.kind in {"Clone", "Restore"}:
+        return [_clones_line(operation, took)]
+    if operation.image is not None:
+        return [f"{_image_line(operation.image, style)}, in {took}", *_skipped(operation.image)]
+    return [f"{style.ok} {title(operation)}: done in {took}"]
+
+
+def _checkpoint_line(made: CheckpointInfo, style: Style) -> str:
+    name = f" {clean(made.name)!r}" if made.name else ""
+    size = f"{format_size(made.bytes)}, {format_size(made.memory_bytes)} of it memory"
+    state = "stopped" if made.stopped else f"frozen {fine_duration(made.frozen_seconds)}"
+    return f"{style.ok} {clean(made.id)}{name}  {clean(made.container)}: {size}; {state}"
+
+
+def _clones_line(operation: Operation, took: str) -> str:
+    subject = clean(operation.subject)
+    if operation.kind == "Restore":
+        return f"{subject}: restored in {took}"
+    noun = "clone" if operation.desired == 1 else "clones"
+    return f"{subject}: {operation.desired} {noun} in {took}"
+
+
+def _image_line(made: CommittedImage, style: Style) -> str:
+    stood = f"; frozen {fine_duration(made.frozen_seconds)}" if made.frozen_seconds else ""
+    return f"{style.ok} {clean(made.image)}  {clean(made.digest)}, layer {format_size(made.layer_bytes)}{stood}"
+
+
+def _skipped(made: CommittedImage) -> list[str]:
+    if not made.skipped:
+        return []
+    shown = ", ".join(clean(each) for each in made.skipped[:5])
+    more = f" and {len(made.skipped) - 5} more" if len(made.skipped) > 5 else ""
+    return [f"  sockets are left out: {shown}{more}"]
