@@ -1,0 +1,200 @@
+"""Which switches are one domain, and which nodes are at home in it. Pure, and incremental.
+
+Two switches are alike if more than half of the nodes on either are on both: the rails of a rack are, also with some
+links missing; a border or storage switch that touches every rack is like none of them. Alike switches form a group. A
+node is at home in the group that it has most links to; in the smaller one, if two have as many.
+
+``put`` says what a node hangs on, ``settle`` brings groups and homes up to date. Only groups around what was put are
+looked at, and the result is the same as if all had been put at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+_NOTHING: Mapping[str, int] = {}
+
+
+class Settled(NamedTuple):
+    """What ``settle`` changed. A group is known by the first of its switches."""
+
+    groups: set[str]
+    """Whose switches or homes are different, or that are no more."""
+    shape: bool
+    """Whether any group that is somebody's home has come, gone, or has other switches."""
+
+
+class Leaves:
+    """Nodes on switches. With *alone*, no two switches are one domain: somebody has said what the domains are."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.links: dict[str, Mapping[str, int]] = {}
+        """Of each node: its switches, and how many links go there."""
+        self.nodes: dict[str, set[str]] = {}
+        """Of each switch: the nodes that hang on it."""
+        self.groups: dict[str, tuple[str, ...]] = {}
+        self.group_of: dict[str, str] = {}
+        self.homes: dict[str, set[str]] = {}
+        """Of each group: the nodes that are at home in it. Groups that are nobody's home are not here."""
+        self.home_of: dict[str, str] = {}
+        self._alone = alone
+        self._shared: dict[str, dict[str, int]] = {}
+        self._girth: dict[str, int] = {}
+        self._moved: set[str] = set()
+        self._touched: set[str] = set()
+
+    def put(self, node: str, links: Mapping[str, int]) -> None:
+        """Say which switches a node hangs on, by how many links; on none, it is forgotten."""
+        before = self.links.get(node, _NOTHING)
+        if before == links:
+            return
+        self._moved.add(node)
+        if before.keys() != links.keys():
+            self._count(node, before, -1)
+            self._count(node, links, 1)
+        if links:
+            self.links[node] = links
+        else:
+            del self.links[node]
+
+    def _count(self, node: str, switches: Mapping[str, int], step: int) -> None:
+        self._touched.update(switches)
+        for switch in switches:
+            if step > 0:
+                self.nodes.setdefault(switch, set()).add(node)
+            else:
+                self.nodes[switch].discard(node)
+            if self._alone:
+                continue
+            shared = self._shared.setdefault(switch, {})
+            for other in switches:
+                if other != switch:
+                    count = shared.get(other, 0) + step
+                    if count:
+                        shared[other] = count
+                    else:
+                        del shared[other]
+
+    def settle(self) -> Settled:
+        """Bring groups and homes up to date."""
+        stirred, before, regrouped = self._regroup()
+        shape = any(gid in self.homes for gid in stirred)
+        changed = {gid for gid in before if gid not in self.groups} | stirred
+        for node in self._moved | self._nodes_of(regrouped):
+            shape |= self._go_home(node, changed)
+        for gid in [gid for gid, homes in self.homes.items() if not homes] if shape or changed else ():
+            del self.homes[gid]
+        shape |= any(gid in self.homes for gid in stirred)
+        self._forget()
+        return Settled(changed, shape)
+
+    def _nodes_of(self, switches: Iterable[str]) -> set[str]:
+        return {node for switch in switches for node in self.nodes.get(switch, ())}
+
+    def _regroup(self) -> tuple[set[str], set[str], set[str]]:
+        """Return the groups with other switches, all groups looked at, and the switches whose nodes may move."""
+        start = set(self._touched)
+        for switch in self._touched:
+            start.update(other for other in self._shared.get(switch, ()) if len(self.nodes[other]) <= 2)
+        for switch in list(start):
+            if switch in self.group_of:
+                start.update(self.groups[self.group_of[switch]])
+        found = self._components(start)
+        reached = start.union(*found)
+        old = {self.group_of[switch] for switch in reached if switch in self.group_of}
+        old_groups = {gid: (self.groups.pop(gid), self._girth.pop(gid)) for gid in old}
+        for switch in reached:
+            self.group_of.pop(switch, None)
+        stirred: set[str] = set()
+        regrouped: set[str] = set()
+        for switches in found:
+            gid = switches[0]
+            girth = max(len(self.nodes[switch]) for switch in switches).bit_length()
+            self.groups[gid], self._girth[gid] = switches, girth
+            self.group_of.update(dict.fromkeys(switches, gid))
+            if old_groups.get(gid, ((), 0))[0] != switches:
+                stirred.add(gid)
+            if old_groups.get(gid) != (switches, girth):
+                regrouped.update(switches)
+        for gid, (switches, _) in old_groups.items():
+            if self.groups.get(gid) != switches:
+                stirred.add(gid)
+                regrouped.update(switches)
+        return stirred, old, regrouped
+
+    def _components(self, start: Iterable[str]) -> list[tuple[str, ...]]:
+        """Return the groups of all switches that are reached from *start*, each sorted."""
+        seen: set[str] = set()
+        found = []
+        for first in start:
+            if first in seen or not self.nodes.get(first):
+                continue
+            group, waiting = [], [first]
+            seen.add(first)
+            while waiting:
+                switch = waiting.pop()
+                group.append(switch)
+                for other in self._shared.get(switch, ()):
+                    if other not in seen and self._alike(switch, other):
+                        seen.add(other)
+                        waiting.append(other)
+            found.append(tuple(sorted(group)))
+        return found
+
+    def _alike(self, one: str, other: str) -> bool:
+        shared = self._shared[one][other]
+        few, many = sorted((len(self.nodes[one]), len(self.nodes[other])))
+        if 2 * shared > few + many - shared:
+            return True
+        if (few, many) != (1, 2):
+            return False
+        # One node and two: a link is missing, unless the other node has a switch of its own as well.
+        wide = one if len(self.nodes[one]) == many else other
+        alone = {node for each in self._shared[wide] if len(self.nodes[each]) == 1 for node in self.nodes[each]}
+        return len(alone) == 1
+
+    def _go_home(self, node: str, changed: set[str]) -> bool:
+        """Find a node's home; say whether a group has become, or is no longer, somebody's home."""
+        before = self.home_of.get(node)
+        links = self.links.get(node)
+        if not links:
+            home = None
+        elif len(links) == 1:
+            home = self.group_of[next(iter(links))]
+        else:
+            home = self._nearest(links)
+        if home == before:
+            return False
+        fresh = emptied = False
+        if before is not None:
+            homes = self.homes[before]
+            homes.discard(node)
+            emptied = not homes
+            changed.add(before)
+        if home is None:
+            del self.home_of[node]
+        else:
+            self.home_of[node] = home
+            homes = self.homes.setdefault(home, set())
+            fresh = not homes
+            homes.add(node)
+            changed.add(home)
+        return fresh or emptied
+
+    def _nearest(self, links: Mapping[str, int]) -> str:
+        counts: dict[str, int] = {}
+        for switch, count in links.items():
+            gid = self.group_of[switch]
+            counts[gid] = counts.get(gid, 0) + count
+        if len(counts) == 1:
+            return next(iter(counts))
+        return min(counts, key=lambda gid: (-counts[gid], self._girth[gid], gid))
+
+    def _forget(self) -> None:
+        for switch in self._touched:
+            if not self.nodes[switch]:
+                del self.nodes[switch]
+                self._shared.pop(switch, None)
+        self._touched.clear()
+        self._moved.clear()
