@@ -99,12 +99,11 @@ def silent_at(node: Node, began: datetime) -> datetime | None:
 # ---------------------------------------------------------------------------------------------- time
 
 
-def wind(clock: Clockwork, rollout: Rollout, now: datetime) -> Clockwork:
+def wind(clock: Clockwork, now: datetime, *, busy: bool) -> Clockwork:
     """Go on to *now*: the time since the last look counts when a node was pulling in it. A clock that was set back
     counts nothing."""
     passed = (now - clock.until).total_seconds() if clock.until is not None else 0.0
-    worked = clock.worked + max(passed, 0.0) if rollout.count("active") else clock.worked
-    return replace(clock, worked=worked, until=now)
+    return Clockwork(clock.worked + max(passed, 0.0) if busy else clock.worked, now)
 
 
 def overdue_in(job: PullJob, clock: Clockwork) -> float | None:
