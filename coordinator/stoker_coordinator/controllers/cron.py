@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
-from croniter import CroniterError, croniter
+from croniter import croniter
 from msgspec import Struct
 
 from stoker.objects.cluster_images import AdvancedCronJobSpec, ConcurrencyPolicy, ImageListPullJob
+from stoker_coordinator.objects.schedules import zone
 
 _MOST_MISSED = 100
-_MACROS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-
-
-class BadSchedule(ValueError):
-    """The schedule or the time zone cannot be read."""
 
 
 class Turn(Struct, frozen=True):
@@ -36,28 +32,6 @@ class Turn(Struct, frozen=True):
     replace: bool = False
     missed: int = 0
     why: str = ""
-
-
-def zone(name: str) -> ZoneInfo:
-    """Return a time zone; BadSchedule."""
-    try:
-        return ZoneInfo(name or "UTC")
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise BadSchedule(f"no time zone {name!r} is known") from None
-
-
-def check(schedule: str, time_zone: str = "") -> None:
-    """BadSchedule says what is wrong with it."""
-    zone(time_zone)
-    words = schedule.split()
-    if schedule.startswith("@") and schedule not in _MACROS:
-        raise BadSchedule(f"{schedule!r} is none of {', '.join(_MACROS)}")
-    if not schedule.startswith("@") and len(words) != 5:
-        raise BadSchedule(f"{schedule!r} has {len(words)} fields instead of five: minute hour day month weekday")
-    try:
-        croniter(schedule, datetime(2024, 1, 1)).get_next(datetime)  # noqa: DTZ001 - only whether it ever comes
-    except (CroniterError, ValueError, KeyError) as error:
-        raise BadSchedule(f"{schedule!r}: {error}") from None
 
 
 def following(schedule: str, time_zone: str, moment: datetime) -> datetime:

@@ -19,14 +19,13 @@ from stoker.objects.cluster_images import (
 )
 from stoker.objects.meta import ObjectMeta
 from stoker_coordinator.controllers.cron import (
-    BadSchedule,
-    check,
     following,
     job_name,
     outlived,
     preceding,
     turn,
 )
+from stoker_coordinator.objects.schedules import BadSchedule, check
 
 CREATED = datetime(2026, 3, 1, tzinfo=UTC)
 TEMPLATE = CronTemplate(ListPullJobTemplate(ImageListPullJobSpec(images=("a:1",))))
