@@ -7,6 +7,7 @@ mounts of volumes stay as CRI or the kubelet made them.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ CONTAINER_LABEL = "stoker.dev/container"
 """The name that the container has in its pod's specification, and below it the pod and the image."""
 POD_LABEL = "stoker.dev/pod"
 IMAGE_LABEL = "stoker.dev/image"
+_OF_PROCESS = re.compile(r"/proc/\d+/ns/(\w+)")
 _PRIVATE = frozenset({"ipc", "uts"})
 _SANDBOXES = ("/sandboxes/", "/.clones/")
 """Where CRI has the files of a pod, and we those of a clone."""
@@ -57,6 +59,22 @@ def clone_spec(golden: Mapping[str, Any], clone: str, places: Places, hostname: 
     if hostname:
         spec["hostname"] = hostname
     return spec
+
+
+def restored_spec(golden: Mapping[str, Any], name: str, sandbox: int, places: Places) -> dict[str, Any]:
+    """Return the spec of a container that takes the place of the golden one in its pod, whose pause process is
+    *sandbox*: the pod's namespaces, files and /dev/shm stay."""
+    spec: dict[str, Any] = copy.deepcopy(dict(golden))
+    linux = spec.setdefault("linux", {})
+    linux["namespaces"] = [_of_pod(each, sandbox) for each in linux.get("namespaces") or []]
+    linux["cgroupsPath"] = cgroup_path(str(linux.get("cgroupsPath") or ""), name)
+    spec["annotations"] = {**(spec.get("annotations") or {}), CONFIG_ANNOTATION: places.criu_config}
+    return spec
+
+
+def _of_pod(namespace: Mapping[str, Any], sandbox: int) -> dict[str, Any]:
+    match = _OF_PROCESS.fullmatch(str(namespace.get("path") or ""))
+    return {**namespace, "path": f"/proc/{sandbox}/ns/{match.group(1)}"} if match else dict(namespace)
 
 
 def cgroup_path(golden: str, clone: str) -> str:

@@ -26,7 +26,7 @@ _DUMP_TIMEOUT = 120.0
 
 
 class Converged(msgspec.Struct):
-    """What was done: containers thawed, or stopped as they were to be with their checkpoints; incomplete checkpoints and
+    """What was done: containers thawed, or stopped as was meant with their checkpoints; incomplete checkpoints and
     stray snapshots removed; and what is left to do."""
 
     thawed: list[str] = msgspec.field(default_factory=list)

@@ -51,6 +51,12 @@ class CheckpointDamaged(CheckpointError):
         self.problems = problems
 
 
+class HookFailed(CheckpointError):
+    """The command that was to run in a clone failed; the clone was taken down again."""
+
+    reason = "HookFailed"
+
+
 class TreeUnsupported(CheckpointError):
     """A file tree holds something that this way of copying cannot take; ``path`` says where, ``what`` names it."""
 
@@ -60,6 +66,10 @@ class TreeUnsupported(CheckpointError):
         super().__init__(f"{path}: {what}", hint=hint)
         self.what = what
         self.path = path
+
+
+class OverlayUnsupported(TreeUnsupported):
+    """It is overlay's own way of keeping things that cannot be taken; through overlay itself it can be read."""
 
 
 class Stopped(CheckpointError):

@@ -54,6 +54,15 @@ async def drop_netns(info: RuntimeInfo, name: str) -> None:
             await asyncio.to_thread(path.unlink)
 
 
+def is_there(info: RuntimeInfo, name: str) -> bool:
+    """Say whether the namespace is pinned still: after a restart of the node it is not. Blocking."""
+    path = Path(f"{info.host_root}{netns_path(name)}")
+    try:
+        return path.stat().st_dev != path.parent.stat().st_dev
+    except OSError:
+        return False
+
+
 async def configuration(info: RuntimeInfo) -> NetworkList:
     """Read the node's network; NetworkError when it has none."""
     directory = Path(f"{info.host_root}{info.cni_conf_dir}")

@@ -12,14 +12,14 @@ from datetime import datetime
 
 import structlog
 
-from stokerd.checkpoints.clone_types import Clone, Mode
+from stokerd.checkpoints.clone_types import Clone, CloneWish, Mode
 from stokerd.checkpoints.clones import Clones
 from stokerd.checkpoints.committing import Committed, Committer, CommitWish
 from stokerd.checkpoints.converging import Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, to_the_end
-from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
+from stokerd.checkpoints.errors import CheckpointDamaged
 from stokerd.checkpoints.freezing import Dumpers, thaw
 from stokerd.checkpoints.manifest import Group, Manifest
 from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, snapshot_labels, untold
@@ -28,6 +28,7 @@ from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.shelf import SHM, Shelf
 from stokerd.checkpoints.surveying import Survey, dumpers, survey
 from stokerd.checkpoints.taking import Taker, remove, remove_group, utc_now
+from stokerd.checkpoints.undoing import snapshot_of
 from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
@@ -53,9 +54,11 @@ class Checkpoints:
         dumpers: Dumpers = dumpers,
         clock: Callable[[], datetime] = utc_now,
         manage_criu_config: bool = False,
+        networks_ahead: int = 0,
     ) -> None:
         self._runtime, self._directory, self._owner, self._clock = runtime, directory, owner, clock
         self._survey, self._dumpers, self._manage_criu_config = survey, dumpers, manage_criu_config
+        self._networks_ahead = networks_ahead
         self._taker: Taker | None = None
         self._shelf: Shelf | None = None
         self._clones: Clones | None = None
@@ -75,7 +78,7 @@ class Checkpoints:
             await asyncio.to_thread(shelf.open)
             await self._tune()
             self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
-            self._clones = Clones(self._runtime, shelf, self._owner, self._clock)
+            self._clones = Clones(self._runtime, shelf, self._owner, self._clock, self._networks_ahead)
             self._shelf = shelf
 
     async def _tune(self) -> None:
@@ -94,7 +97,7 @@ class Checkpoints:
         self._runtime.on_change(self._again.set)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_clear(), name="checkpoints: clear up")
-            group.create_task((await self._opened()).supervise(), name="checkpoints: memory")
+            group.create_task((await self._opened()).supervise(), name="checkpoints: clones")
 
     async def _opened(self) -> Clones:
         """Open as soon as that succeeds."""
@@ -247,9 +250,12 @@ class Checkpoints:
                 raise Conflict(f"container {intent.container_id} is being stopped with checkpoint {each}")
         roots = {root_name(each): each for each in checkpoints}
         users = [each.name for each in await self._runtime.snapshots.list() if each.parent in roots]
+        cloner = await self._cloner()
+        for each in checkpoints:
+            users += [name for name in await cloner.needing(each) if snapshot_of(name) not in users]
         if users:
             raise Conflict(
-                f"checkpoint {', '.join(checkpoints)} is in use by {len(users)} snapshot(s): {', '.join(users[:3])}",
+                f"checkpoint {', '.join(checkpoints)} is in use by {len(users)}: {', '.join(users[:3])}",
                 hint="remove its clones first, and checkpoints of them",
             )
 
@@ -278,17 +284,22 @@ class Checkpoints:
         it afterwards.
         """
         manifest = await self.inspect(checkpoint)
-        if env or files or hook:
-            raise CheckpointError("what differs from clone to clone cannot be given yet")
-        return await (await self._cloner()).make(manifest, hostname=hostname, mode=mode, tell=tell)
+        wish = CloneWish(hostname, mode, dict(env or {}), dict(files or {}), tuple(hook))
+        return await (await self._cloner()).make(manifest, wish, tell)
 
     async def restore(self, checkpoint: str, *, mode: Mode = "auto", tell: Tell = untold) -> Clone:
-        """Bring a container that was stopped back to where it was, with the address that it had."""
-        raise CheckpointError("restoring in place is not possible yet")
+        """Bring a container that was stopped back to where it was, with the address that it had.
+
+        Conflict while it runs; CheckpointRefused when its place, the pod or the network, is gone.
+        """
+        manifest = await self.inspect(checkpoint)
+        async with self._alone(manifest.source.container_id):
+            return await (await self._cloner()).restore(manifest, CloneWish(mode=mode), tell)
 
     async def connect(self, count: int) -> None:
         """Have networks for so many clones to come: each of them starts sooner by the making of its network."""
-        await (await self._cloner()).connect(count)
+        self._networks_ahead = count
+        await (await self._cloner()).reserve.connect(count)
 
     async def clones(self) -> tuple[Clone, ...]:
         return await (await self._cloner()).list()

@@ -44,8 +44,11 @@ SHM = "shm"
 _PAUSES = ".pauses"
 _CLONES = ".clones"
 _GROUPS = ".groups"
+_NETWORKS = ".networks"
 _NO_PARTS = frozenset({INTENT, MANIFEST})
 _LOG_TAIL = 256 << 10
+_GLANCE = 256 << 10
+"""Files up to this size are read before a restore; of larger ones only the size is looked at."""
 _FULL = 64 << 10
 """Fewer free bytes than this are none: an image needs more."""
 
@@ -60,7 +63,7 @@ class Shelf:
     def open(self) -> None:
         """Make the directory; OSError when that cannot be."""
         self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (_PAUSES, _CLONES, _GROUPS):
+        for name in (_PAUSES, _CLONES, _GROUPS, _NETWORKS):
             (self._here / name).mkdir(mode=0o700, exist_ok=True)
 
     def node_path(self, checkpoint: str, *parts: str) -> str:
@@ -153,6 +156,18 @@ class Shelf:
             found[name] = (size, file_digest(str(path)) if sizes.get(name) == size else "")
         return manifests.differences(manifest, found)
 
+    def glance(self, manifest: Manifest) -> tuple[str, ...]:
+        """The same, as far as it takes no time: of large files only the size is compared."""
+        place = self.path(manifest.id)
+        found: dict[str, tuple[int, str]] = {}
+        for part in manifest.parts:
+            path = place / part.path
+            with contextlib.suppress(FileNotFoundError):
+                size = path.stat().st_size
+                whole = size == part.size and size <= _GLANCE
+                found[part.path] = (size, file_digest(str(path)) if whole else part.digest)
+        return manifests.differences(manifest, found)
+
     def log_tail(self, checkpoint: str, name: str) -> str:
         """Return the end of a log of CRIU's, "" when there is none."""
         return tail(self.path(checkpoint, WORK, name))
@@ -200,24 +215,44 @@ class Shelf:
     def clone_node_path(self, clone: str, *parts: str) -> str:
         return "/".join((self.directory, _CLONES, clone, *parts))
 
-    def write_clone(self, clone: Clone) -> None:
+    def write_clone(self, clone: Clone, *, durable: bool = True) -> None:
+        """Write a clone's description. One that need not outlive the machine is not waited for."""
         place = self.clone_path(clone.id)
         place.mkdir(mode=0o700, exist_ok=True)
-        _write(place / CLONE, msgspec.json.encode(clone))
+        _write(place / CLONE, msgspec.json.encode(clone), durable=durable)
+
+    def clone(self, clone: str) -> Clone | None:
+        """Return one clone, None when it is not here."""
+        path = self.clone_path(clone)
+        return _clone_in(path) if path.is_dir() else None
 
     def clones(self) -> tuple[Clone, ...]:
         """Return all clones, also those that were never finished; a directory without a description is one too."""
-        found: list[Clone] = []
-        for path in sorted((self._here / _CLONES).iterdir()):
-            try:
-                found.append(msgspec.json.decode((path / CLONE).read_bytes(), type=Clone))
-            except (OSError, msgspec.MsgspecError):
-                found.append(Clone(path.name, "", datetime.now(UTC)))
-        return tuple(found)
+        return tuple(_clone_in(path) for path in sorted((self._here / _CLONES).iterdir()))
+
+    def empty_clone(self, clone: str) -> None:
+        """Remove all that a clone has here but its description."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.clone_path(clone).iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != CLONE:
+                    path.unlink()
 
     def discard_clone(self, clone: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.clone_path(clone))
+
+    # ------------------------------------------------------------------------------------------ networks made ahead
+
+    def write_network(self, name: str, content: bytes) -> None:
+        _write(self._here / _NETWORKS / f"{name}.json", content)
+
+    def drop_network(self, name: str) -> None:
+        (self._here / _NETWORKS / f"{name}.json").unlink(missing_ok=True)
+
+    def networks(self) -> tuple[bytes, ...]:
+        return tuple(path.read_bytes() for path in sorted((self._here / _NETWORKS).glob("*.json")))
 
     # ------------------------------------------------------------------------------------------ pauses
 
@@ -233,6 +268,13 @@ class Shelf:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=Pause))
         return tuple(found)
+
+
+def _clone_in(path: Path) -> Clone:
+    try:
+        return msgspec.json.decode((path / CLONE).read_bytes(), type=Clone)
+    except (OSError, msgspec.MsgspecError):
+        return Clone(path.name, "", datetime.now(UTC))
 
 
 def tail(path: Path) -> str:
@@ -253,15 +295,17 @@ def _files(place: Path) -> Iterator[Path]:
     yield from sorted(path for path in (place / IMAGES).iterdir() if path.is_file() and not path.is_symlink())
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, *, durable: bool = True) -> None:
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     new.rename(path)
-    _flush(path.parent)
+    if durable:
+        _flush(path.parent)
 
 
 def _flush(directory: Path) -> None:

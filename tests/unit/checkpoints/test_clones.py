@@ -13,9 +13,10 @@ from stokerd.checkpoints import lazy, networks
 from stokerd.checkpoints import nodes as node_module
 from stokerd.checkpoints.cloning import CLONE_LABEL
 from stokerd.checkpoints.cni import NetworkError, NetworkList
-from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.nodes import Ended
 from stokerd.checkpoints.service import Checkpoints
+from stokerd.checkpoints.shelf import Shelf
 from stokerd.errors import NotFound, StokerError
 from stokerd.runtime.types import RuntimeInfo
 from tests.unit.checkpoints.bench import Bench, ended
@@ -77,7 +78,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
 
     for module in (networks, node_module):
         monkeypatch.setattr(module, "run_on_node", made.run)
-    monkeypatch.setattr("stokerd.checkpoints.clones.run_on_node", made.run)
+    for module in ("restoring", "undoing"):
+        monkeypatch.setattr(f"stokerd.checkpoints.{module}.run_on_node", made.run)
     monkeypatch.setattr(networks, "_find", lambda _info, plugin: plugin)
     monkeypatch.setattr(networks, "configuration", configuration)
     monkeypatch.setattr(networks, "make_netns", make_netns)
@@ -184,9 +186,16 @@ async def test_an_address_that_cannot_be_given_back_is_remembered(bench: Bench, 
     assert left(bench, programs) == []
 
 
-async def test_images_that_are_gone(bench: Bench, programs: Programs) -> None:
+async def test_images_that_are_gone(bench: Bench, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = await bench.room.create(bench.container())
-    (bench.directory / kept.id / "images" / "inventory.img").unlink()
+    image = bench.directory / kept.id / "images" / "inventory.img"
+    image.write_bytes(b"other")
+    with pytest.raises(CheckpointDamaged, match=r"inventory\.img has 5 bytes"):
+        await bench.room.clone(kept.id)
+    image.unlink()
+    with pytest.raises(CheckpointDamaged, match=r"inventory\.img is missing"):
+        await bench.room.clone(kept.id)
+    monkeypatch.setattr(Shelf, "glance", lambda *_: ())
     with pytest.raises(CheckpointError, match="CRIU cannot restore"):
         await bench.room.clone(kept.id)
     assert left(bench, programs) == []

@@ -1,0 +1,98 @@
+"""Watching over what runs beside clones: helpers that bring their memory, and pods that some of them live in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from msgspec.structs import replace
+
+from stokerd.checkpoints import lazy as helpers
+from stokerd.checkpoints import shelf as shelves
+from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.shelf import Shelf
+from stokerd.checkpoints.undoing import Undoer
+from stokerd.errors import RuntimeFailure, RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable
+from stokerd.runtime.protocol import NativeRuntime
+
+_log = structlog.get_logger("checkpoints")
+_RETRY_PAUSE = 0.25
+_KILL = 9
+
+
+class Watch:
+    """One task for each clone whose memory is still out, and for each that is in a pod's namespaces."""
+
+    def __init__(self, runtime: NativeRuntime, shelf: Shelf, undoer: Undoer) -> None:
+        self._runtime, self._shelf, self._undoer = runtime, shelf, undoer
+        self._new: asyncio.Queue[Clone] = asyncio.Queue()
+
+    def add(self, clone: Clone) -> None:
+        """Watch over one that was just made."""
+        self._new.put_nowait(clone)
+
+    async def run(self) -> None:
+        """Watch until cancelled, over clones of an earlier stokerd too."""
+        for clone in await asyncio.to_thread(self._shelf.clones):
+            if clone.state == "made":
+                self.add(clone)
+        async with asyncio.TaskGroup() as group:
+            watched: dict[str, asyncio.Task[None]] = {}
+            while True:
+                clone = await self._new.get()
+                for what, watch in (("memory", self._memory), ("pod", self._pod)):
+                    name = f"{what} of {clone.id} {clone.helper or clone.pod}"
+                    wanted = clone.memory == "loading" if what == "memory" else bool(clone.pod)
+                    if wanted and (name not in watched or watched[name].done()):
+                        watched[name] = group.create_task(self._insist(watch, clone), name=name)
+                for name in [name for name, task in watched.items() if task.done()]:
+                    del watched[name]
+
+    async def _insist(self, watch: Callable[[Clone], Awaitable[None]], clone: Clone) -> None:
+        """Go on when containerd is back; what cannot be done at all is told."""
+        while True:
+            try:
+                await watch(clone)
+            except (RuntimeUnavailable, RuntimeTimeout):
+                await self._runtime.wait_ready()
+                await asyncio.sleep(_RETRY_PAUSE)
+            except (RuntimeFailure, CheckpointError, OSError) as error:
+                _log.warning("cannot look after a clone", id=clone.id, why=str(error))
+                return
+            else:
+                return
+
+    # ------------------------------------------------------------------------------------------ memory
+
+    async def _memory(self, clone: Clone) -> None:
+        """Wait for the end of a helper; a clone whose memory is lost is killed."""
+        work = self._shelf.clone_path(clone.id, shelves.WORK)
+        await helpers.ended(clone.helper, self._shelf.clone_node_path(clone.id, shelves.WORK))
+        now = await asyncio.to_thread(self._shelf.clone, clone.id)
+        if now is None or now.helper != clone.helper:
+            return  # it was removed, or restored anew, and its helper is gone with it
+        if await asyncio.to_thread(helpers.exit_status, work) == 0:
+            await asyncio.to_thread(self._shelf.write_clone, replace(now, memory="loaded", helper=0))
+            return
+        log = await asyncio.to_thread(shelves.tail, work / helpers.LOG)
+        why = (log.strip().splitlines() or ["criu lazy-pages was killed"])[-1]
+        _log.error("a clone has lost its memory and is killed", id=clone.id, why=why)
+        task = await self._runtime.tasks.get(clone.id)
+        if task is not None and task.state != "stopped":
+            await self._runtime.tasks.kill(clone.id, _KILL, everyone=True)
+        await asyncio.to_thread(self._shelf.write_clone, replace(now, memory="lost", helper=0, why=why))
+
+    # ------------------------------------------------------------------------------------------ pods
+
+    async def _pod(self, clone: Clone) -> None:
+        """Take a container down that lives in a pod's namespaces, when the pod has ended."""
+        try:
+            await self._runtime.tasks.wait(clone.pod)
+        except RuntimeNotFound:
+            _log.debug("the pod of a restored container is gone already", id=clone.id)
+        now = await asyncio.to_thread(self._shelf.clone, clone.id)
+        if now is not None and now.pod == clone.pod:
+            _log.info("a restored container ends with its pod", id=clone.id, pod=clone.pod)
+            await self._undoer.undo(now)

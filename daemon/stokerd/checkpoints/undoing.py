@@ -1,0 +1,89 @@
+"""Taking clones down, whatever of them is there: each step is done again when it was broken off."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from stokerd.checkpoints import lazy as helpers
+from stokerd.checkpoints import networks
+from stokerd.checkpoints import shelf as shelves
+from stokerd.checkpoints.clone_types import Clone
+from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.nodes import run_on_node
+from stokerd.checkpoints.shelf import Shelf
+from stokerd.runtime.protocol import NativeRuntime
+
+_log = structlog.get_logger("checkpoints")
+_KILL = 9
+_KILL_TIMEOUT = 30.0
+ROOT = "root"
+"""Where a clone's root is mounted while files are put into it."""
+
+
+def snapshot_of(clone: str) -> str:
+    return f"stoker-{clone}"
+
+
+def view_of(clone: str) -> str:
+    """Return the name of the view that a root is copied from."""
+    return f"{snapshot_of(clone)}-view"
+
+
+class Undoer:
+    """Removes what a clone is made of."""
+
+    def __init__(self, runtime: NativeRuntime, shelf: Shelf) -> None:
+        self._runtime, self._shelf = runtime, shelf
+
+    async def undo(self, clone: Clone) -> None:
+        """Remove all that is a clone's own. Its description goes last."""
+        await self.clear(clone)
+        await self._disconnect(clone)
+        if not clone.pod:
+            await networks.drop_netns(self._runtime.info, clone.netns or clone.id)
+        await asyncio.to_thread(self._shelf.discard_clone, clone.id)
+
+    async def clear(self, clone: Clone) -> None:
+        """Remove all but the network and the description."""
+        await self._end(clone.id)
+        helper = clone.helper or await asyncio.to_thread(helpers.begun, self._shelf.clone_path(clone.id, shelves.WORK))
+        if helper:
+            await asyncio.to_thread(helpers.kill, helper, self._shelf.clone_node_path(clone.id, shelves.WORK))
+        await self._runtime.records.delete(clone.id)
+        for name in (shelves.SHM, ROOT):
+            if await asyncio.to_thread(self._shelf.clone_path(clone.id, name).exists):
+                place = self._shelf.clone_node_path(clone.id, name)
+                await run_on_node(self._runtime.info, ["umount", "--lazy", place])
+        if clone.pod or clone.state == "restoring":
+            await self._runtime.snapshots.remove(view_of(clone.id))
+        await self._runtime.snapshots.remove(snapshot_of(clone.id))
+        await asyncio.to_thread(self._shelf.empty_clone, clone.id)
+
+    async def _disconnect(self, clone: Clone) -> None:
+        """Give the address back. Where ADD never succeeded, a plugin that fails again is no reason to keep the rest."""
+        if clone.network is None:
+            return
+        try:
+            await networks.detach(self._runtime.info, clone.netns or clone.id, clone.network, clone.result)
+        except CheckpointError as error:
+            if clone.result is not None:
+                raise
+            _log.warning("a network that was never made cannot be taken down", id=clone.id, why=error.message)
+
+    async def _end(self, clone: str) -> None:
+        """Kill all processes of the clone and wait until they are gone."""
+        task = await self._runtime.tasks.get(clone)
+        if task is None:
+            return
+        if task.state in {"paused", "pausing"}:
+            await self._runtime.tasks.resume(clone)
+        if task.state != "stopped" and task.pid:
+            await self._runtime.tasks.kill(clone, _KILL, everyone=True)
+            try:
+                async with asyncio.timeout(_KILL_TIMEOUT):
+                    await self._runtime.tasks.wait(clone)
+            except TimeoutError:
+                raise CheckpointError(f"{clone} does not end although it was killed") from None
+        await self._runtime.tasks.delete(clone)
