@@ -144,7 +144,14 @@ class BaseStore:
         return await self._write(key, decide, dry_run=dry_run)
 
     async def change(
-        self, kind: type[T], name: str, namespace: str = "", *, change: Callable[[T], T], status: bool = False
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        change: Callable[[T], T],
+        status: bool = False,
+        dry_run: bool = False,
     ) -> T:
         key = _key(kind, name, namespace)
 
@@ -152,7 +159,7 @@ class BaseStore:
             there = _there(current, key)
             return lifecycle.changed(there, change(there), status=status)
 
-        return await self._write(key, decide)
+        return await self._write(key, decide, dry_run=dry_run)
 
     async def delete(
         self, kind: type[T], name: str, namespace: str = "", *, uid: str = "", revision: int = 0, dry_run: bool = False

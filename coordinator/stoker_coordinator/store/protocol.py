@@ -113,11 +113,19 @@ class Store(Protocol):
         ...
 
     async def change(
-        self, kind: type[T], name: str, namespace: str = "", *, change: Callable[[T], T], status: bool = False
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        change: Callable[[T], T],
+        status: bool = False,
+        dry_run: bool = False,
     ) -> T:
         """Put what *change* makes of the object in its place, whatever happens at the same time. NotFound, TooLarge.
 
-        *change* is pure and quick, and may be called more than once.
+        *change* is pure and quick, and may be called more than once; what it raises comes out. Conflict only when it
+        returns another resource version than it was given.
         """
         ...
 

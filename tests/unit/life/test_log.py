@@ -13,7 +13,7 @@ from typing import TextIO
 import pytest
 import structlog
 
-from stokerd import log
+from stoker import logs as log
 from stokerd.settings import DaemonSettings
 
 SECRET = "s3cr3t-0f-s0m3b0dy"
