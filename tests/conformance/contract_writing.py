@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from stokerd.errors import RuntimeAlreadyExists, RuntimeFailure, RuntimeInvalid, RuntimeNotFound
+from stokerd.runtime.task_types import Mount
 from stokerd.runtime.types import Descriptor
 from tests.conformance.subject import MIB, Subject, eventually, held
 
 LEASE = "stoker.dev/writing"
 ROOT = {"containerd.io/gc.root": "2026-01-01T00:00:00Z"}
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
 ABSENT = f"sha256:{'0' * 64}"
 
 
@@ -159,3 +162,39 @@ class TestImageRecords:
         await images.delete(name)
         for info in (one, two):
             await content.delete(info.digest)
+
+
+class TestDiffs:
+    async def test_a_layer_of_what_was_written_and_back(self, subject: Subject) -> None:
+        """Where snapshots are directories that can be written to."""
+        runtime = subject.runtime
+        await runtime.leases.create(LEASE, {})
+        try:
+            await self._round_trip(subject)
+        finally:
+            for name in ("stoker-test-view", "stoker-test-over", "stoker-test-again", "stoker-test-base"):
+                await runtime.snapshots.remove(name)
+            await runtime.leases.delete(LEASE, sync=True)
+
+    async def _round_trip(self, subject: Subject) -> None:
+        runtime = subject.runtime
+        await runtime.snapshots.prepare("stoker-test-key", "", lease=LEASE)
+        await runtime.snapshots.commit("stoker-test-key", "stoker-test-base", lease=LEASE)
+        over = await runtime.snapshots.prepare("stoker-test-over", "stoker-test-base", lease=LEASE)
+        lower = await runtime.snapshots.view("stoker-test-view", "stoker-test-base", lease=LEASE)
+        written = _upper(runtime.info.host_root, over)
+        (written / "file").write_text("content")
+        for media_type in (_LAYER, f"{_LAYER}+gzip"):
+            made = await runtime.diffs.create(lower, over, media_type=media_type, ref="stoker-diff", lease=LEASE)
+            assert made.media_type == media_type
+            info = await runtime.content.info(made.digest)
+            assert info is not None
+            again = await runtime.snapshots.prepare("stoker-test-again", "stoker-test-base", lease=LEASE)
+            assert await runtime.diffs.apply(made, again) == info.labels.get("containerd.io/uncompressed", made.digest)
+            assert (_upper(runtime.info.host_root, again) / "file").read_text() == "content"
+            await runtime.snapshots.remove("stoker-test-again")
+
+
+def _upper(prefix: str, mounts: Sequence[Mount]) -> Path:
+    options = dict(each.partition("=")[::2] for each in mounts[0].options)
+    return Path(f"{prefix}{options['upperdir']}")

@@ -12,7 +12,7 @@ from tests.conformance.contract_life import TestConnection, TestInfo
 from tests.conformance.contract_pods import TestPodEvents, TestPods
 from tests.conformance.contract_store import TestContent, TestSnapshots
 from tests.conformance.contract_tasks import TestDumps, TestNativeContainers, TestTasks
-from tests.conformance.contract_writing import TestImageRecords, TestSnapshotsOfOurs, TestWriting
+from tests.conformance.contract_writing import TestDiffs, TestImageRecords, TestSnapshotsOfOurs, TestWriting
 
 __all__ = [
     "TestAsking",
@@ -20,6 +20,7 @@ __all__ = [
     "TestConnection",
     "TestContainers",
     "TestContent",
+    "TestDiffs",
     "TestDumps",
     "TestEndings",
     "TestEvents",

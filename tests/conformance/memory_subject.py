@@ -37,7 +37,9 @@ class MemorySubject:
     def __init__(self, generation: Generation, disk_bytes: int = 100 << 30, files: Path | None = None) -> None:
         self.generation = generation
         self._files = files
-        self.runtime = MemoryRuntime(MemoryOptions(generation=generation, disk_bytes=disk_bytes))
+        snapshots = str(files / "snapshots") if files is not None else ""
+        options = MemoryOptions(generation=generation, disk_bytes=disk_bytes, snapshot_dir=snapshots)
+        self.runtime = MemoryRuntime(options)
         self.runtime.remote.unreachable = {
             "127.0.0.1:1": "dial tcp 127.0.0.1:1: connect: connection refused",
             "nowhere.invalid": "dial tcp: lookup nowhere.invalid: no such host",

@@ -151,6 +151,9 @@ def main(base: Path) -> dict[str, Any]:
     (base / "two" / "upper").mkdir(parents=True)
     copied = copy_tree(str(base / "one" / "upper"), str(base / "two" / "upper"))
     again = seen(mount(lower, base / "two"))
+    merged_copy = base / "merged-copy"
+    merged_copy.mkdir()
+    copy_tree(str(base / "one" / "upper"), str(merged_copy), lowers=[str(lower)])
     out = io.BytesIO()
     packed = pack_layer(str(base / "one" / "upper"), out.write)
     applied = base / "applied"
@@ -158,6 +161,7 @@ def main(base: Path) -> dict[str, Any]:
     apply(out.getvalue(), applied)
     return {
         "copied": unequal(before, again),
+        "merged": unequal(before, seen(merged_copy), but=LINKS),
         "packed": unequal(before, seen(applied), leave_out=frozenset({"socket", "."}), but=LINKS),
         "skipped": packed.skipped,
         "linked": (applied / "over").samefile(applied / "kept" / "linked"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,23 +18,26 @@ import structlog
 
 from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.ending import in_thread, to_the_end
-from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.errors import CheckpointError, OverlayUnsupported, Stopped
 from stokerd.checkpoints.freezing import Freeze, held
+from stokerd.checkpoints.image_plan import base_annotations
 from stokerd.checkpoints.imaging import LAYER, About, Built, Change, NewLayer, build
-from stokerd.checkpoints.layers import Packed
+from stokerd.checkpoints.layers import Packed, pack_layer
 from stokerd.checkpoints.model import Pause, Tell, untold
 from stokerd.checkpoints.overlay import root_of
-from stokerd.checkpoints.pressing import pressed
+from stokerd.checkpoints.pressing import Compression, Produce, pressed
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.taking import no_space
+from stokerd.checkpoints.trees import Stop
 from stokerd.errors import NotFound, RuntimeAlreadyExists
 from stokerd.runtime.protocol import NativeRuntime
-from stokerd.runtime.task_types import ContainerRecord
+from stokerd.runtime.task_types import ContainerRecord, Mount
 from stokerd.runtime.types import GC_EXPIRE_LABEL, UNCOMPRESSED_LABEL, Descriptor, ImageRecord
 
 _log = structlog.get_logger("checkpoints")
 _MANAGED = {"io.cri-containerd.image": "managed"}
 _DOCUMENT_LIMIT = 4 << 20
+_STEP = 1 << 20
 _LEASE_TIME = timedelta(hours=6)
 """Should stokerd die, what a commit had made goes by itself so long afterwards."""
 
@@ -46,12 +49,15 @@ class CommitWish(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...] = ()
     author: str = ""
     message: str = ""
+    squash: bool = False
+    compression: Compression = "gzip"
     level: int = 1
 
 
 class Committed(msgspec.Struct, frozen=True):
     """The image that was made: ``id`` is the digest of its configuration, ``frozen_ms`` how long the container stood,
-    ``skipped`` names sockets, which no layer can hold."""
+    ``skipped`` names sockets, which no layer can hold. ``walked``: containerd had to compare all of the root with its
+    base, because what overlay keeps of it means nothing elsewhere."""
 
     name: str
     id: str
@@ -59,11 +65,27 @@ class Committed(msgspec.Struct, frozen=True):
     layer: Descriptor
     frozen_ms: float
     skipped: tuple[str, ...] = ()
+    walked: bool = False
 
 
 class Base(msgspec.Struct, frozen=True):
+    """The image that the container was made from, and how it can be found elsewhere."""
+
     config: dict[str, Any]
     manifest: dict[str, Any]
+    annotations: dict[str, str]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A container's root as it was at one instant: the snapshot ``key``, and ``upper`` where that has its files.
+
+    ``diff`` is the layer of it where containerd made that, not compressed yet.
+    """
+
+    key: str
+    upper: str
+    frozen_ms: float
+    diff: Descriptor | None = None
 
 
 class Committer:
@@ -84,25 +106,21 @@ class Committer:
         await self._runtime.leases.create(lease, {GC_EXPIRE_LABEL: expires})
         try:
             running = task is not None and task.state == "running"
-            return await self._commit(record, base, wish, lease, running=running)
+            return await self._commit(record, base, wish, lease, tell, running=running)
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or container_id}: {error.strerror}") from None
         finally:
             await to_the_end(self._runtime.leases.delete(lease), f"delete {lease}")
 
     async def _commit(
-        self, record: ContainerRecord, base: Base, wish: CommitWish, lease: str, *, running: bool
+        self, record: ContainerRecord, base: Base, wish: CommitWish, lease: str, tell: Tell, *, running: bool
     ) -> Committed:
-        snapshots = self._runtime.snapshots
-        source = root_of(await snapshots.mounts(record.snapshot_key))
-        info = await snapshots.stat(record.snapshot_key)
-        if source is None or not source.upper or info is None:
-            raise CheckpointError("its root filesystem is not on containerd's overlayfs")
-        key = f"{lease}-active"
-        target = root_of(await snapshots.prepare(key, info.parent, lease=lease))
-        assert target is not None
-        frozen_ms = await self._capture(record.id, source.upper, target.upper, running=running)
-        layer, packed = await self._layer(target.upper, wish.level, lease)
+        tell("copying")
+        taken = await self._take(record, lease, running=running)
+        if wish.squash:
+            taken = await self._squash(taken, lease)
+        tell("packing")
+        layer, packed = await self._layer(taken, wish, lease)
         built = build(
             base.config,
             base.manifest,
@@ -110,16 +128,84 @@ class Committer:
             About(self._clock(), wish.author, wish.message),
             changes=wish.changes,
             snapshotter=record.snapshotter,
+            squash=wish.squash,
+            annotations=base.annotations,
         )
-        await self._name_snapshot(key, built, lease)
+        await self._name_snapshot(taken.key, built, lease)
         image = await self._store(built, wish.name, lease)
-        _log.info("image is made", name=wish.name, container=record.id, frozen_ms=round(frozen_ms, 1))
-        skipped = tuple(packed.skipped)
-        return Committed(wish.name, built.config_digest, image.target, layer, round(frozen_ms, 3), skipped)
+        _log.info("image is made", name=wish.name, container=record.id, frozen_ms=round(taken.frozen_ms, 1))
+        return Committed(
+            wish.name,
+            built.config_digest,
+            image.target,
+            layer,
+            round(taken.frozen_ms, 3),
+            tuple(packed.skipped),
+            walked=taken.diff is not None,
+        )
+
+    async def _take(self, record: ContainerRecord, lease: str, *, running: bool) -> Taken:
+        """Copy what the container has written; where that cannot be copied, let containerd compare all of it."""
+        snapshots = self._runtime.snapshots
+        mounts = await snapshots.mounts(record.snapshot_key)
+        info = await snapshots.stat(record.snapshot_key)
+        if info is None:
+            raise NotFound(f"the root filesystem of container {record.id} is not here")
+        source, key = root_of(mounts), f"{lease}-active"
+        target = root_of(await snapshots.prepare(key, info.parent, lease=lease))
+        if source is not None and source.upper and target is not None and source.lowers:
+            try:
+                frozen_ms = await self._capture(record.id, source.upper, target.upper, running=running)
+                return Taken(key, target.upper, frozen_ms)
+            except OverlayUnsupported as error:
+                _log.warning("a root is compared as a whole", container=record.id, why=error.message)
+                await snapshots.remove(key)
+        return await self._walk(record, mounts, info.parent, lease, running=running)
+
+    async def _walk(
+        self, record: ContainerRecord, mounts: Sequence[Mount], parent: str, lease: str, *, running: bool
+    ) -> Taken:
+        """Let containerd make the layer, while the container stands, and unpack it for the image that is to come."""
+        snapshots, diffs = self._runtime.snapshots, self._runtime.diffs
+        key, view = f"{lease}-walked", f"{lease}-view"
+        lower = await snapshots.view(view, parent, lease=lease)
+        made: list[Descriptor] = []
+
+        async def compare() -> None:
+            made.append(await diffs.create(lower, mounts, media_type=LAYER, ref=f"{lease}-diff", lease=lease))
+
+        frozen_ms = await self._standing(record.id, compare, running=running)
+        await snapshots.remove(view)
+        target = await snapshots.prepare(key, parent, lease=lease)
+        await diffs.apply(made[0], target)
+        root = root_of(target)
+        return Taken(key, root.upper if root is not None else "", frozen_ms, made[0])
+
+    async def _squash(self, taken: Taken, lease: str) -> Taken:
+        """Copy all that is in the root into a snapshot that stands on nothing."""
+        root = root_of(await self._runtime.snapshots.mounts(taken.key))
+        key = f"{lease}-squashed"
+        target = root_of(await self._runtime.snapshots.prepare(key, "", lease=lease))
+        if root is None or target is None or not root.upper:
+            raise CheckpointError("only images on containerd's overlayfs can be squashed")
+        stop = threading.Event()
+        lowers, upper = [self._here(each) for each in root.lowers], self._here(root.upper)
+        await in_thread(stop, lambda: copy_tree(upper, self._here(target.upper), stop.is_set, lowers))
+        await self._runtime.snapshots.remove(taken.key)
+        return Taken(key, target.upper, taken.frozen_ms)
 
     async def _capture(self, container_id: str, upper: str, target: str, *, running: bool) -> float:
         """Copy the upper directory while the container stands; return for how long, in milliseconds."""
-        loop, stop = asyncio.get_running_loop(), threading.Event()
+        stop = threading.Event()
+
+        async def copy() -> None:
+            await in_thread(stop, lambda: copy_tree(self._here(upper), self._here(target), stop.is_set))
+
+        return await self._standing(container_id, copy, running=running)
+
+    async def _standing(self, container_id: str, work: Callable[[], Awaitable[None]], *, running: bool) -> float:
+        """Do something while the container stands; return for how long, in milliseconds."""
+        loop = asyncio.get_running_loop()
         if running:  # should stokerd die now, its successor thaws the container
             mark = Pause(container_id, "pausing", self._clock())
             await asyncio.to_thread(self._shelf.write_pause, mark)
@@ -127,16 +213,16 @@ class Committer:
         freeze = Freeze(self._runtime, container_id, ours=running)
         try:
             async with held(freeze):
-                await in_thread(stop, lambda: copy_tree(self._here(upper), self._here(target), stop.is_set))
+                await work()
             return (loop.time() - began) * 1000 if running else 0.0
         finally:
             if running and freeze.thawed:
                 await to_the_end(asyncio.to_thread(self._shelf.drop_pause, container_id), f"thawed {container_id}")
 
-    async def _layer(self, upper: str, level: int, lease: str) -> tuple[Descriptor, Packed]:
+    async def _layer(self, taken: Taken, wish: CommitWish, lease: str) -> tuple[Descriptor, Packed]:
         """Pack and compress the copy into the content store."""
         packed: list[Packed] = []
-        chunks = pressed(self._here(upper), level, packed)
+        chunks = pressed(self._packer(taken), wish.level, packed, wish.compression)
         content = self._runtime.content
         ref = f"{lease}-layer"
         try:
@@ -147,7 +233,25 @@ class Committer:
             raise
         labels = {UNCOMPRESSED_LABEL: packed[0].diff_id}
         await content.write(ref, _nothing(), digest=info.digest, labels=labels, lease=lease)
-        return Descriptor(f"{LAYER}+gzip", info.digest, info.size), packed[0]
+        return Descriptor(f"{LAYER}+{wish.compression}", info.digest, info.size), packed[0]
+
+    def _packer(self, taken: Taken) -> Produce[Packed]:
+        """Return what writes the layer: packed from the copy, or read as containerd has packed it."""
+        diff = taken.diff
+        if diff is None:
+            place = self._here(taken.upper)
+            return lambda write, stop: pack_layer(place, write, stop)
+        loop = asyncio.get_running_loop()
+
+        def read(write: Callable[[bytes], object], stop: Stop) -> Packed:
+            for offset in range(0, diff.size, _STEP):
+                if stop():
+                    raise Stopped("the packing was told to stop")
+                part = self._runtime.content.read_at(diff.digest, offset, min(_STEP, diff.size - offset))
+                write(asyncio.run_coroutine_threadsafe(part, loop).result())
+            return Packed(diff.digest, diff.size)
+
+        return read
 
     async def _name_snapshot(self, key: str, built: Built, lease: str) -> None:
         """Give the copy the name under which CRI looks for the image's topmost layer."""
@@ -177,7 +281,8 @@ class Committer:
         for manifest in await self._manifests(image.target.digest):
             digest = str((manifest.get("config") or {}).get("digest"))
             if wanted in {"", digest}:
-                return Base(await self._read(digest), manifest)
+                names = [each.name for each in await self._runtime.images.list() if each.target == image.target]
+                return Base(await self._read(digest), manifest, base_annotations(names, image.target.digest))
         raise NotFound(f"the manifest of image {record.image} is not here any more")
 
     async def _manifests(self, digest: str) -> list[dict[str, Any]]:

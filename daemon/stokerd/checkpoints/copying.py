@@ -10,9 +10,11 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stokerd.checkpoints.errors import Stopped, TreeUnsupported
+from stokerd.checkpoints.errors import OverlayUnsupported, Stopped
+from stokerd.checkpoints.merging import walk_merged
 from stokerd.checkpoints.overlay import marks_of
 from stokerd.checkpoints.trees import (
     DIRECTORY,
@@ -42,28 +44,34 @@ class Copied:
     bytes: int = 0
 
 
-def copy_tree(source: str, target: str, stop: Stop = never) -> Copied:
+def copy_tree(source: str, target: str, stop: Stop = never, lowers: Sequence[str] = ()) -> Copied:
     """Copy all that is in *source* into the empty directory *target*, and make that like *source* itself.
+
+    With *lowers*, the topmost first, what is copied is what overlay makes of them all, without marks of its own.
 
     OSError when a file system fails; TreeUnsupported for what a copy would change the meaning of; Stopped when *stop*
     says so.
     """
-    copier = _Copier(stop)
-    origin = opened(source)
+    copier = _Copier(stop, merged=bool(lowers))
+    origins: list[int] = []
     try:
+        for each in (source, *lowers):
+            origins.append(opened(each))
         copier.root = opened(target)
         try:
-            copier.run(origin)
+            copier.run(origins)
         finally:
             os.close(copier.root)
     finally:
-        os.close(origin)
+        for origin in origins:
+            os.close(origin)
     return copier.copied
 
 
 @dataclass(slots=True)
 class _Copier:
     stop: Stop
+    merged: bool = False
     root: int = -1
     here: int = -1
     """The directory of the copy in which the walk is."""
@@ -72,19 +80,25 @@ class _Copier:
     copied: Copied = field(default_factory=Copied)
     links: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def run(self, origin: int) -> None:
+    def run(self, origins: Sequence[int]) -> None:
         self.here = os.open(".", DIRECTORY, dir_fd=self.root)
+        origin = origins[0]
         try:
-            for entry in walk(origin, self.stop):
+            for entry in walk_merged(origins, self.stop) if self.merged else walk(origin, self.stop):
                 if entry.leaving:
                     self._leave(entry)
                 else:
                     self._take(entry)
         finally:
             os.close(self.here)
-        attributes, about = attributes_of(origin), os.fstat(origin)
-        _refuse(attributes, "/")
-        _dress(self.root, about, attributes)
+        _dress(self.root, os.fstat(origin), self._own(attributes_of(origin), "/"))
+
+    def _own(self, attributes: dict[str, bytes], path: str) -> dict[str, bytes]:
+        """Return the attributes that the copy gets; refuse those of which overlay alone knows the meaning."""
+        marks = marks_of(attributes)
+        if marks.unsupported:
+            raise OverlayUnsupported(f"cannot be copied: {marks.unsupported}", path)
+        return marks.own if self.merged else attributes
 
     def _take(self, entry: Entry) -> None:
         self.copied.entries += 1
@@ -107,9 +121,7 @@ class _Copier:
         below = os.open(entry.name, DIRECTORY, dir_fd=self.here)
         os.close(self.here)
         self.here = below
-        attributes = entry.attributes()
-        _refuse(attributes, entry.path)
-        _dress(below, entry.stat, attributes)
+        _dress(below, entry.stat, self._own(entry.attributes(), entry.path))
 
     def _leave(self, entry: Entry) -> None:
         """What was put into the directory has changed its time; and its name leads back up."""
@@ -133,9 +145,7 @@ class _Copier:
             target = os.open(entry.name, _NEW, 0o600, dir_fd=self.here)
             try:
                 self._data(source, target, entry.stat)
-                attributes = attributes_of(source)
-                _refuse(attributes, entry.path)
-                _dress(target, entry.stat, attributes)
+                _dress(target, entry.stat, self._own(attributes_of(source), entry.path))
             finally:
                 os.close(target)
         finally:
@@ -188,7 +198,7 @@ class _Copier:
         os.chown(entry.name, entry.stat.st_uid, entry.stat.st_gid, dir_fd=self.here, follow_symlinks=False)
         if entry.kind != "symlink":
             os.chmod(entry.name, permissions(entry.stat), dir_fd=self.here)
-        attributes = entry.attributes()
+        attributes = self._own(entry.attributes(), entry.path) if self.merged else entry.attributes()
         if attributes:
             handle = os.open(entry.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.here)
             try:
@@ -207,9 +217,3 @@ def _dress(fd: int, about: os.stat_result, attributes: dict[str, bytes]) -> None
     for name, value in attributes.items():
         os.setxattr(fd, name, value)
     os.utime(fd, ns=(about.st_atime_ns, about.st_mtime_ns))
-
-
-def _refuse(attributes: dict[str, bytes], path: str) -> None:
-    what = marks_of(attributes).unsupported
-    if what:
-        raise TreeUnsupported(f"cannot be copied: {what}", path)

@@ -167,20 +167,25 @@ def build(
     changes: Sequence[Change] = (),
     snapshotter: str = "overlayfs",
     squash: bool = False,
+    annotations: Mapping[str, str] | None = None,
 ) -> Built:
-    """Return the image that *layer* makes of the base; with *squash*, the layer is all there is."""
+    """Return the image that *layer* makes of the base; with *squash*, the layer is all there is.
+
+    *annotations* say in the manifest where the layers of the base are.
+    """
     config = _config(base_config, layer, about, changes, squash=squash)
     body = _json(config)
     layers = [] if squash else [_descriptor(each) for each in base_manifest.get("layers") or []]
     layers.append(_of(layer.descriptor))
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": digest_of(body), "size": len(body)},
-            "layers": layers,
-        }
-    )
+    document: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": CONFIG, "digest": digest_of(body), "size": len(body)},
+        "layers": layers,
+    }
+    if annotations and not squash:
+        document["annotations"] = dict(annotations)
+    manifest = _json(document)
     links = {f"containerd.io/gc.ref.content.l.{number}": str(each["digest"]) for number, each in enumerate(layers)}
     top = chain_id(config["rootfs"]["diff_ids"])
     return Built(

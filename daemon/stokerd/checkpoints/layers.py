@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stokerd.checkpoints.errors import TreeUnsupported
+from stokerd.checkpoints.errors import OverlayUnsupported, TreeUnsupported
 from stokerd.checkpoints.overlay import Marks
 from stokerd.checkpoints.tarring import (
     DIRECTORY,
@@ -105,7 +105,7 @@ class _Packer:
     def _marks(self, entry: Entry) -> Marks:
         marks = entry.marks()
         if marks.unsupported:
-            raise TreeUnsupported(f"cannot be packed: {marks.unsupported}", entry.path)
+            raise OverlayUnsupported(f"cannot be packed: {marks.unsupported}", entry.path)
         return marks
 
     def _link(self, entry: Entry) -> bool:

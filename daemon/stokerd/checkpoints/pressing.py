@@ -1,4 +1,5 @@
-"""A layer compressed on all cores: each MiB is a gzip member of its own, which every reader of gzip puts together."""
+"""A stream compressed on all cores: each block is a gzip member or a zstd frame of its own, which every reader puts
+together."""
 
 from __future__ import annotations
 
@@ -6,15 +7,23 @@ import asyncio
 import os
 import threading
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import Full, Queue
+from typing import Literal, TypeVar
 
 from stokerd.checkpoints.ending import settled
 from stokerd.checkpoints.errors import Stopped
-from stokerd.checkpoints.layers import Packed, pack_layer
+from stokerd.checkpoints.trees import Stop
 
-_BLOCK = 1 << 20
+T = TypeVar("T")
+
+Compression = Literal["gzip", "zstd"]
+Produce = Callable[[Callable[[bytes], object], Stop], T]
+"""Hands bytes to what it is given, in a thread, until it is told to stop; what it returns is for whoever asked."""
+
+_BLOCKS: dict[Compression, int] = {"gzip": 1 << 20, "zstd": 4 << 20}
 _AHEAD = 4
 _LOOK = 0.2
 _GZIP = 31
@@ -23,19 +32,23 @@ _GZIP = 31
 Blocks = Queue["Future[bytes] | None"]
 
 
-async def pressed(upper: str, level: int, packed: list[Packed]) -> AsyncGenerator[bytes, None]:
-    """Yield the compressed layer of *upper*, piece by piece; what is known of it is in *packed* at the end.
+async def pressed(
+    produce: Produce[T], level: int, done: list[T], compression: Compression = "gzip"
+) -> AsyncGenerator[bytes, None]:
+    """Yield compressed, piece by piece, what *produce* writes; what it returned is in *done* at the end.
 
     Whoever does not read to the end closes the generator: threads end with it.
     """
     cores, stop = os.cpu_count() or 1, threading.Event()
     blocks: Blocks = Queue(maxsize=cores * _AHEAD)
+    press = _presser(compression, level)
     with ThreadPoolExecutor(cores, thread_name_prefix="press") as pool:
-        packing = asyncio.get_running_loop().run_in_executor(None, _pack, upper, level, pool, blocks, stop)
+        work = _Work(press, _BLOCKS[compression], pool, blocks, stop)
+        packing = asyncio.get_running_loop().run_in_executor(None, work.run, produce)
         try:
             while (block := await asyncio.to_thread(blocks.get)) is not None:
                 yield await asyncio.wrap_future(block)
-            packed.append(await packing)
+            done.append(await packing)
         finally:
             stop.set()
             cancelled = await settled(packing)
@@ -45,34 +58,60 @@ async def pressed(upper: str, level: int, packed: list[Packed]) -> AsyncGenerato
                 raise cancelled
 
 
-def _pack(upper: str, level: int, pool: ThreadPoolExecutor, blocks: Blocks, stop: threading.Event) -> Packed:
-    pending = bytearray()
+class _Work:
+    """What runs in a thread: blocks are cut off what is written, and handed to the pool."""
 
-    def put(block: Future[bytes] | None) -> None:
-        while not stop.is_set():
+    def __init__(
+        self,
+        press: Callable[[bytes], bytes],
+        block: int,
+        pool: ThreadPoolExecutor,
+        blocks: Blocks,
+        stop: threading.Event,
+    ) -> None:
+        self._press, self._block, self._pool, self._blocks, self._stop = press, block, pool, blocks, stop
+        self._pending = bytearray()
+
+    def run(self, produce: Produce[T]) -> T:
+        try:
+            found = produce(self._write, self._stop.is_set)
+            self._put(self._pool.submit(self._press, bytes(self._pending)))
+            return found
+        finally:
+            self._put(None)
+
+    def _write(self, data: bytes) -> None:
+        self._pending.extend(data)
+        while len(self._pending) >= self._block:
+            block = bytes(self._pending[: self._block])
+            del self._pending[: self._block]
+            self._put(self._pool.submit(self._press, block))
+
+    def _put(self, block: Future[bytes] | None) -> None:
+        while not self._stop.is_set():
             try:
-                blocks.put(block, timeout=_LOOK)
+                self._blocks.put(block, timeout=_LOOK)
             except Full:
                 continue
             return
         if block is not None:
             raise Stopped("the packing was told to stop")
-
-    def write(data: bytes) -> None:
-        pending.extend(data)
-        while len(pending) >= _BLOCK:
-            block = bytes(pending[:_BLOCK])
-            del pending[:_BLOCK]
-            put(pool.submit(_press, block, level))
-
-    try:
-        found = pack_layer(upper, write, stop.is_set)
-        put(pool.submit(_press, bytes(pending), level))
-        return found
-    finally:
-        put(None)
+        with suppress(Full):  # whoever waits for a block is to wait no longer
+            self._blocks.put_nowait(None)
 
 
-def _press(block: bytes, level: int) -> bytes:
+def _presser(compression: Compression, level: int) -> Callable[[bytes], bytes]:
+    if compression == "gzip":
+        return lambda block: _gzip(block, level)
+    import zstandard  # loaded when it is wanted: 3 MiB
+
+    def frame(block: bytes) -> bytes:
+        # A compressor is no thread's but the one that uses it.
+        return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(block)
+
+    return frame
+
+
+def _gzip(block: bytes, level: int) -> bytes:
     press = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
     return press.compress(block) + press.flush()

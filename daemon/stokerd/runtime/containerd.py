@@ -16,6 +16,7 @@ from stokerd.runtime.channel import Wire, open_channel
 from stokerd.runtime.cri import CriImageService
 from stokerd.runtime.cri_pods import CriContainerService, CriPodService
 from stokerd.runtime.native import NativeContent, NativeEvents, NativeImages, NativeLeases, NativeSnapshots
+from stokerd.runtime.native_diffs import NativeDiffs
 from stokerd.runtime.native_tasks import NativeRecords, NativeTasks
 from stokerd.runtime.probe import probe
 from stokerd.runtime.status import Observer
@@ -41,6 +42,7 @@ class _Session(msgspec.Struct, frozen=True):
     leases: NativeLeases
     records: NativeRecords
     tasks: NativeTasks
+    diffs: NativeDiffs
     events: NativeEvents
 
 
@@ -99,6 +101,10 @@ class Containerd:
     @property
     def tasks(self) -> NativeTasks:
         return self._current().tasks
+
+    @property
+    def diffs(self) -> NativeDiffs:
+        return self._current().diffs
 
     @property
     def events(self) -> NativeEvents:
@@ -250,5 +256,6 @@ def _open(wire: Wire, info: RuntimeInfo) -> _Session:
         NativeLeases(wire),
         NativeRecords(wire),
         NativeTasks(wire),
+        NativeDiffs(wire),
         NativeEvents(wire, info.version_tuple()),
     )

@@ -35,6 +35,7 @@ from stokerd.errors import RuntimeUnavailable, StokerError
 from stokerd.runtime.memory_artifacts import Reference, host_platform
 from stokerd.runtime.memory_conduct import Answer, Conduct
 from stokerd.runtime.memory_cri_runtime import MemoryContainers, MemoryPods, plain_container, plain_pod
+from stokerd.runtime.memory_diffs import MemoryDiffs
 from stokerd.runtime.memory_faults import Hold, Script
 from stokerd.runtime.memory_install import install
 from stokerd.runtime.memory_pods import PodStore
@@ -88,6 +89,7 @@ class _Services:
     leases: MemoryLeases
     records: MemoryRecords
     tasks: MemoryTasks
+    diffs: MemoryDiffs
     events: MemoryEvents
 
 
@@ -169,6 +171,10 @@ class MemoryRuntime:
     @property
     def tasks(self) -> MemoryTasks:
         return self._current().tasks
+
+    @property
+    def diffs(self) -> MemoryDiffs:
+        return self._current().diffs
 
     @property
     def events(self) -> MemoryEvents:
@@ -358,6 +364,7 @@ class MemoryRuntime:
             MemoryLeases(session),
             MemoryRecords(session, self.native),
             MemoryTasks(session, self.native),
+            MemoryDiffs(session),
             MemoryEvents(session),
         )
         self._ready.set()

@@ -243,6 +243,21 @@ class Snapshots(Protocol):
         ...
 
 
+class Diffs(Protocol):
+    """Layers and file systems turned into each other, by containerd itself."""
+
+    async def create(
+        self, lower: Sequence[Mount], upper: Sequence[Mount], *, media_type: str, ref: str, lease: str
+    ) -> Descriptor:
+        """Pack what *upper* has over *lower* as a layer into the content store; when it is compressed, its content has
+        the label ``containerd.io/uncompressed``. It reads all of both, which takes as long as they are large."""
+        ...
+
+    async def apply(self, layer: Descriptor, mounts: Sequence[Mount]) -> str:
+        """Unpack a layer of the content store onto *mounts*; return the digest of what it is uncompressed."""
+        ...
+
+
 class Leases(Protocol):
     """containerd's leases."""
 
@@ -420,3 +435,5 @@ class NativeRuntime(Runtime, Protocol):
     def records(self) -> ContainerRecords: ...
     @property
     def tasks(self) -> Tasks: ...
+    @property
+    def diffs(self) -> Diffs: ...

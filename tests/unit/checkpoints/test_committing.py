@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from stokerd.checkpoints import freezing
 from stokerd.checkpoints.committing import CommitWish
 from stokerd.checkpoints.errors import TreeUnsupported
 from stokerd.checkpoints.imaging import parse_change
 from stokerd.checkpoints.layers import Packed, pack_layer
-from stokerd.checkpoints.pressing import pressed
+from stokerd.checkpoints.overlay import root_of
+from stokerd.checkpoints.pressing import Produce, pressed
 from stokerd.errors import NotFound, StokerError
 from tests.unit.checkpoints.bench import Bench, ended
 from tests.unit.checkpoints.trees import build_upper
@@ -60,6 +65,90 @@ async def test_the_image_is_what_the_container_was(bench: Bench) -> None:
     assert await bench.runtime.leases.list() == ()
     again = bench.container("again")
     assert bench.runtime.store.snapshots[again].info.parent
+
+
+def layer_of(upper: Path) -> Produce[Packed]:
+    return lambda write, stop: pack_layer(str(upper), write, stop)
+
+
+def plain(body: bytes) -> bytes:
+    """Return what zstd frames, one after the other, hold."""
+    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
+        return reader.read()
+
+
+def packed_as_is(upper: Path) -> bytes:
+    out = io.BytesIO()
+    pack_layer(str(upper), out.write)
+    return out.getvalue()
+
+
+async def test_zstd_in_frames(bench: Bench) -> None:
+    container = bench.container()
+    (bench.upper(container) / "large").write_bytes(b"0123456789abcdef" * (1 << 20))
+    made = await bench.room.commit(container, CommitWish(NAME, compression="zstd", level=3))
+    assert made.layer.media_type.endswith("+zstd")
+    body = await bench.runtime.content.read(made.layer.digest)
+    assert plain(body) == packed_as_is(bench.upper(container))
+    assert body.count(zstandard.FRAME_HEADER) > 1
+
+
+def _fill(lowers: tuple[str, ...]) -> None:
+    for lower in lowers:
+        Path(lower).mkdir(parents=True)
+        (Path(lower) / "of-the-base").write_text("base")
+
+
+async def test_squashed_it_is_one_layer_that_stands_on_nothing(bench: Bench) -> None:
+    container = bench.container()
+    root = root_of(bench.runtime.store.mounts(container))
+    assert root is not None
+    _fill(root.lowers)
+    made = await bench.room.commit(container, CommitWish(NAME, squash=True))
+    manifest = json.loads(await bench.runtime.content.read(made.target.digest))
+    config = json.loads(await bench.runtime.content.read(made.id))
+    assert [each["digest"] for each in manifest["layers"]] == [made.layer.digest]
+    (diff_id,) = config["rootfs"]["diff_ids"]
+    assert bench.runtime.store.snapshots[diff_id].info.parent == ""
+    assert len(config["history"]) == 1
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(await bench.runtime.content.read(made.layer.digest)))) as tar:
+        assert not [name for name in tar.getnames() if ".wh." in name]
+        assert "of-the-base" in tar.getnames()
+    image = await bench.runtime.cri.status(NAME)
+    assert image is not None
+    assert image.id == made.id
+    assert await bench.runtime.leases.list() == ()
+
+
+async def test_what_only_overlay_understands_is_compared_by_containerd(bench: Bench) -> None:
+    container = bench.container()
+    upper = bench.upper(container)
+    shutil.rmtree(upper)
+    (upper / "renamed").mkdir(parents=True)
+    (upper / "renamed" / "file").write_text("x")
+    os.setxattr(upper / "renamed", "trusted.overlay.redirect", b"/old")
+    made = await bench.room.commit(container, CommitWish(NAME, compression="zstd"))
+    assert made.walked
+    assert bench.runs(container)
+    body = plain(await bench.runtime.content.read(made.layer.digest))
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        assert "renamed/file" in tar.getnames()
+    config = json.loads(await bench.runtime.content.read(made.id))
+    assert config["rootfs"]["diff_ids"][-1] == f"sha256:{hashlib.sha256(body).hexdigest()}"
+    bench.runtime.collect()
+    image = await bench.runtime.cri.status(NAME)
+    assert image is not None
+    assert await bench.runtime.leases.list() == ()
+    assert bench.runtime.calls["diff.Diff"] == 1
+
+
+async def test_the_manifest_says_where_its_base_is(bench: Bench) -> None:
+    made = await bench.room.commit(bench.container(), CommitWish(NAME))
+    manifest = json.loads(await bench.runtime.content.read(made.target.digest))
+    assert manifest["annotations"] == {
+        "org.opencontainers.image.base.name": "stoker.test/app:v1",
+        "org.opencontainers.image.base.digest": await _target(bench, "stoker.test/app:v1"),
+    }
 
 
 async def _target(bench: Bench, name: str) -> str:
@@ -135,14 +224,14 @@ class TestPressing:
     async def test_many_blocks_are_one_archive(self, tmp_path: Path) -> None:
         build_upper(tmp_path)
         packed: list[Packed] = []
-        body = b"".join([chunk async for chunk in pressed(str(tmp_path), 1, packed)])
+        body = b"".join([chunk async for chunk in pressed(layer_of(tmp_path), 1, packed)])
         with tarfile.open(fileobj=io.BytesIO(gzip.decompress(body))) as archive:
             assert "sparse" in archive.getnames()
         assert packed[0].size > 32 << 20
 
     async def test_nobody_reads_to_the_end(self, tmp_path: Path) -> None:
         build_upper(tmp_path)
-        chunks = pressed(str(tmp_path), 1, [])
+        chunks = pressed(layer_of(tmp_path), 1, [])
         async with contextlib.aclosing(chunks) as reading:
             async for _ in _one(reading):
                 break
