@@ -74,14 +74,19 @@ class Scene:
         task = await self.runtime.tasks.get(self.container)
         return task.state if task is not None else "gone"
 
+    async def sandbox_pid(self) -> int:
+        task = await self.runtime.tasks.get(self.pod.id)
+        assert task is not None
+        return task.pid
+
     async def left(self) -> list[str]:
         """Return everything of ours that is there: files, snapshots, CRIU processes."""
         files = await asyncio.to_thread(_files, self.directory)
         labels = (CHECKPOINT_LABEL, CLONE_LABEL)
         found = [each.name for each in await self.runtime.snapshots.list() if any(key in each.labels for key in labels)]
         found += [each.id for each in await self.runtime.records.list() if CLONE_LABEL in each.labels]
-        mounted = self.node.run("grep", "-c", "-E", "clone-", "/proc/mounts", check=False).stdout.strip()
-        addresses = self.node.run("sh", "-c", "grep -rl clone- /var/lib/cni || true").stdout.split()
+        mounted = self.node.run("grep", "-cE", "clone-|restored-|ahead-", "/proc/mounts", check=False).stdout.strip()
+        addresses = self.node.run("sh", "-c", "grep -rlE 'clone-|ahead-' /var/lib/cni || true").stdout.split()
         return [
             *files,
             *found,
@@ -115,7 +120,8 @@ def read(path: str) -> str:
 
 
 def _files(directory: Path) -> list[str]:
-    return [str(path) for pattern in ("[!.]*", ".clones/*") for path in directory.glob(pattern)]
+    patterns = ("[!.]*", ".clones/*", ".groups/*", ".networks/*")
+    return [str(path) for pattern in patterns for path in directory.glob(pattern)]
 
 
 def modes(directory: Path) -> set[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from stokerd.checkpoints.errors import CheckpointRefused
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointRefused
 from stokerd.checkpoints.model import Wish
-from tests.integration.checkpoint_scene import COUNT, TALK, apart, counted, of_clone, scene
+from stokerd.errors import Conflict
+from tests.integration.checkpoint_scene import COUNT, TALK, apart, counted, of_clone, read, scene
 from tests.rig.node import Node
 
 pytestmark = pytest.mark.criu
@@ -41,3 +44,60 @@ async def test_a_pod_is_taken_as_a_whole(node: Node) -> None:
         for manifest, each in zip(stopped.members, (here, there), strict=True):
             assert await counted(here, manifest.root.snapshot) == await each.count()
         await here.checkpoints.remove(stopped.id)
+
+
+async def test_what_was_stopped_comes_back_to_its_place(node: Node) -> None:
+    """Again and again: the count goes on, the files are there, the address stays; earlier checkpoints can go."""
+    async with scene(node) as here:
+        ip = await here.bare.ip(here.pod)
+        kept = await here.checkpoints.create(here.container)
+        with pytest.raises(Conflict, match="runs"):
+            await here.checkpoints.restore(kept.id)
+        await here.checkpoints.remove(kept.id)
+        life = asyncio.create_task(here.checkpoints.run())
+        there, ids = here, []
+        for turn in range(3):
+            stopped = await here.checkpoints.create(there.container, Wish(leave_running=False))
+            assert await there.state() in {"stopped", "gone"}
+            stood = await counted(here, stopped.root.snapshot)
+            back = await here.checkpoints.restore(stopped.id)
+            there = of_clone(here, back.id)
+            ids.append(back.id)
+            assert stood <= await there.goes_on() < stood + 500, turn
+            assert back.addresses[0] == ip
+            assert await asyncio.to_thread(read, f"/proc/{back.pid}/net/fib_trie") == await asyncio.to_thread(
+                read, f"/proc/{await here.sandbox_pid()}/net/fib_trie"
+            )
+            assert (stopped.source.pod_id, stopped.source.container_name) == (here.pod.id, "main")
+            await here.checkpoints.remove(stopped.id)
+        assert len(set(ids)) == 1
+        assert [each.id for each in await here.checkpoints.clones()] == ids[:1]
+        await here.bare.stop_pod(here.pod)
+        async with asyncio.timeout(10):
+            while await here.checkpoints.clones():  # noqa: ASYNC110 - the end of a pod is told to nobody
+                await asyncio.sleep(0.02)
+        assert await here.left() == []
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+async def test_a_clone_that_was_stopped_keeps_its_address(node: Node) -> None:
+    async with scene(node) as here:
+        golden = await here.checkpoints.create(here.container)
+        clone = await here.checkpoints.clone(golden.id, files={"/etc/mine": b"own"})
+        there = of_clone(here, clone.id)
+        for _ in range(2):
+            stopped = await here.checkpoints.create(clone.id, Wish(leave_running=False))
+            stood = await there.count()
+            image = next((here.directory / stopped.id / "images").glob("core-*.img"))
+            body = await asyncio.to_thread(image.read_bytes)
+            await asyncio.to_thread(image.write_bytes, body[:-10] + bytes(10))
+            with pytest.raises(CheckpointDamaged):
+                await here.checkpoints.restore(stopped.id)
+            await asyncio.to_thread(image.write_bytes, body)
+            back = await here.checkpoints.restore(stopped.id)
+            assert (back.id, back.addresses) == (clone.id, clone.addresses)
+            assert stood <= await there.goes_on() < stood + 500
+            assert await asyncio.to_thread(read, f"/proc/{back.pid}/root/etc/mine") == "own"
+            await here.checkpoints.remove(stopped.id)
+        await here.checkpoints.remove_clone(clone.id)

@@ -47,11 +47,13 @@ from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.undoing import ROOT, snapshot_of, view_of
 from stokerd.errors import RuntimeFailure, RuntimeTimeout
 from stokerd.runtime.protocol import NativeRuntime
-from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore
+from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore, Stdio
 
 _log = structlog.get_logger("checkpoints")
 _START_TIMEOUT = 300.0
 _HOOK_TIMEOUT = 60.0
+_OUTPUT = Stdio(stdout="file:///dev/null", stderr="file:///dev/null")
+"""What a clone prints goes nowhere, but by pipes: a /dev/null of the node's could not be dumped with the clone."""
 _SHM_SIZE = "64m"
 
 
@@ -178,7 +180,7 @@ class Restorer:
         await self._runtime.records.create(record)
         images = self._shelf.node_path(plan.manifest.id, shelves.IMAGES)
         restore = Restore(images, self._work(clone.id))
-        await self._runtime.tasks.create(clone.id, rootfs, options=record.options, restore=restore)
+        await self._runtime.tasks.create(clone.id, rootfs, options=record.options, restore=restore, stdio=_OUTPUT)
 
     async def _root(self, clone: Clone, plan: Plan) -> tuple[Mount, ...]:
         """Make the root: on the checkpoint's own; or, where that one is to be free to go, on the image with a copy."""
