@@ -106,10 +106,16 @@ class Clones:
         stray = {each.labels[CLONE_LABEL] for each in records if CLONE_LABEL in each.labels} - described.keys()
         lost = [each for each in described.values() if each.state != "made"]
         lost += [Clone(each, "", self._clock()) for each in sorted(stray)]
-        gone = [each for each in lost if each.id not in self.under_way]
-        for each in gone:
+        gone: list[str] = []
+        for each in lost:
+            if each.id in self.under_way:
+                continue
+            now = await asyncio.to_thread(self._shelf.clone, each.id)
+            if now is not None and now.state == "made":  # it was finished while others were looked at
+                continue
             await self._take_back(each)
-        return tuple(each.id for each in gone)
+            gone.append(each.id)
+        return tuple(gone)
 
     # ------------------------------------------------------------------------------------------ making
 

@@ -8,7 +8,7 @@ answered for is undone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 import msgspec
 import structlog
@@ -37,12 +37,23 @@ class Converged(msgspec.Struct):
     left: list[str] = msgspec.field(default_factory=list)
 
 
+class AtWork:
+    """What is worked on by now, wherever that is noted: it changes while it is looked at."""
+
+    def __init__(self, *places: Container[str]) -> None:
+        self._places = places
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in place for place in self._places)
+
+
 async def converge(
-    runtime: NativeRuntime, shelf: Shelf, owner: str, dumpers: Dumpers, busy: Collection[str] = ()
+    runtime: NativeRuntime, shelf: Shelf, owner: str, dumpers: Dumpers, busy: Container[str] = ()
 ) -> Converged:
     """Do it all. RuntimeUnavailable when containerd goes away; it is tried again when it is back.
 
-    *busy* are checkpoints under way, snapshots in use and containers that are being worked on: they are left alone.
+    *busy* are checkpoints under way, snapshots in use and containers that are being worked on: they are left alone. It
+    is asked after each listing, since work begins and ends meanwhile.
     """
     done = Converged()
     complete: set[str] = set()
@@ -61,7 +72,7 @@ async def converge(
         except (RuntimeFailure, OSError) as error:
             _log.warning("cannot clear up after a checkpoint", id=checkpoint, why=str(error))
             done.left.append(checkpoint)
-    await _strays(runtime, owner, complete, busy, done)
+    await _strays(runtime, shelf, owner, complete, busy, done)
     await _pauses(runtime, shelf, busy, done)
     if done.thawed or done.removed or done.snapshots:
         _log.info("cleared up after checkpoints", thawed=done.thawed, removed=done.removed, snapshots=done.snapshots)
@@ -107,13 +118,18 @@ async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: 
 
 
 async def _strays(
-    runtime: NativeRuntime, owner: str, complete: Collection[str], busy: Collection[str], done: Converged
+    runtime: NativeRuntime,
+    shelf: Shelf,
+    owner: str,
+    complete: Collection[str],
+    busy: Container[str],
+    done: Converged,
 ) -> None:
     for info in await runtime.snapshots.list():
         checkpoint = info.labels.get(CHECKPOINT_LABEL)
-        if checkpoint is None or info.labels.get(OWNER_LABEL) != owner or {checkpoint, info.name} & set(busy):
+        if checkpoint is None or info.labels.get(OWNER_LABEL) != owner or checkpoint in busy or info.name in busy:
             continue
-        if checkpoint in complete and info.name == root_name(checkpoint):
+        if info.name == root_name(checkpoint) and (checkpoint in complete or await _is_complete(shelf, checkpoint)):
             continue
         try:
             await runtime.snapshots.remove(info.name)
@@ -126,9 +142,11 @@ async def _strays(
             done.snapshots.append(info.name)
 
 
-async def _pauses(runtime: NativeRuntime, shelf: Shelf, busy: Collection[str], done: Converged) -> None:
-    for pause in await asyncio.to_thread(shelf.pauses):
-        if pause.container_id in busy:
+async def _pauses(runtime: NativeRuntime, shelf: Shelf, busy: Container[str], done: Converged) -> None:
+    for container in [each.container_id for each in await asyncio.to_thread(shelf.pauses)]:
+        pauses = {each.container_id: each for each in await asyncio.to_thread(shelf.pauses)}  # as they are by now
+        pause = pauses.get(container)
+        if pause is None or container in busy:
             continue
         task = await runtime.tasks.get(pause.container_id)
         if task is not None and pause.state == "paused" and task.state == "paused":

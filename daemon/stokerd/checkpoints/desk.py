@@ -140,7 +140,7 @@ class Desk:
                 operation = self._ledger.get(self._lost.pop())
                 found = [each for each in made if each.labels.get(OPERATION_LABEL) == operation.id]
                 end = operations.recovered(operation, map(views.checkpoint, found), self._clock())
-                await self._ledger.write(end)
+                await self._ledger.finish(end)
                 _log.warning("an operation was interrupted", id=end.id, kind=end.kind, phase=end.phase)
         self._reconciled.set()
 
@@ -177,7 +177,7 @@ class Desk:
         await to_the_end(self._finish(end), f"write down the end of {task.id}")
 
     async def _finish(self, operation: Operation) -> None:
-        await self._ledger.write(operation)
+        await self._ledger.finish(operation)
         if operation.kind == "Checkpoint" and operation.phase == "Succeeded":
             self._retainer.look()
         say = _log.info if operation.phase == "Succeeded" else _log.warning
@@ -226,7 +226,7 @@ class Desk:
         if task is not None:
             task.cancel()
         elif operation.id not in self._lost:
-            await self._ledger.write(operations.cancelled(operation, self._clock()))
+            await self._ledger.finish(operations.cancelled(operation, self._clock()))
         return self._ledger.get(operation.id)
 
     def follow_operation(self, identity: str) -> AsyncGenerator[OperationEvent, None]:

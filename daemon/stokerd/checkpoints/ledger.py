@@ -113,15 +113,23 @@ class Ledger:
         for changed in self._readers.get(operation.id, ()):
             changed.set()
 
-    async def write(self, operation: Operation) -> None:
-        """Let everybody see it once the journal has it; where that fails, at once, and the journal has it later."""
+    async def record(self, operation: Operation) -> None:
+        """Let everybody see what has been reached so far, and write it down."""
+        self.put(operation)
+        await self._save(operation)
+
+    async def finish(self, operation: Operation) -> None:
+        """Let everybody see the end once the journal has it; where that fails, at once, and it is written later."""
+        await self._save(operation)
+        self.put(operation)
+
+    async def _save(self, operation: Operation) -> None:
         try:
             await self._journal.save(_row(operation, self._digests[operation.id]))
         except JournalError as error:
             self._blame(error)
             self._dirty.add(operation.id)
             self._late.set()
-        self.put(operation)
 
     async def follow(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
         """Yield the operation as it is and whenever it has changed, its end being the last; a slow reader gets the

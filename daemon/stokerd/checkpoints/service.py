@@ -15,7 +15,7 @@ import structlog
 from stokerd.checkpoints.clone_types import Clone, CloneWish, Mode
 from stokerd.checkpoints.clones import Clones
 from stokerd.checkpoints.committing import Committed, Committer, CommitWish
-from stokerd.checkpoints.converging import Converged, converge
+from stokerd.checkpoints.converging import AtWork, Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, to_the_end
@@ -130,7 +130,7 @@ class Checkpoints:
     async def converge(self) -> Converged:
         """Thaw what was left frozen, remove what was left incomplete."""
         taker, shelf = await self._parts()
-        busy = {*taker.under_way, *self._views, *self._users}
+        busy = AtWork(taker.under_way, self._views, self._users)
         done = await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
         done.clones += await (await self._cloner()).converge()
         return done

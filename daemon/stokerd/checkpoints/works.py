@@ -129,7 +129,7 @@ class Works:
                 except StokerError as error:
                     errors.append(error)
                 else:
-                    await self._ledger.write(
+                    await self._ledger.record(
                         operations.with_clone(self._ledger.get(identity), self._seen(made, manifest))
                     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -70,8 +69,7 @@ class FakeCheckpoints:
         self.clone_list: list[CloneInfo] = []
         self.operations_by_id: dict[str, Operation] = {}
         self.feeds: dict[str, list[Feed[OperationEvent]]] = {}
-        self.on_operation: Callable[[Operation], None] = lambda operation: None
-        self.followed = asyncio.Event()
+        self.on_follow: Callable[[Operation], None] = lambda operation: None
 
     def _enter(self, name: str, argument: Any) -> None:
         self.calls.append((name, argument))
@@ -94,8 +92,7 @@ class FakeCheckpoints:
             created_at=NOW,
         )
         self.operations_by_id[identity] = operation
-        self.on_operation(operation)
-        return self.operations_by_id[identity]
+        return operation
 
     # ------------------------------------------------------------------------------------------ what tests do
 
@@ -157,7 +154,7 @@ class FakeCheckpoints:
             feed.put(None)
         else:
             self.feeds.setdefault(identity, []).append(feed)
-        self.followed.set()
+            self.on_follow(operation)
         return feed()
 
     async def create_checkpoint(self, request: CheckpointRequest) -> Operation:

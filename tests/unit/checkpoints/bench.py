@@ -32,7 +32,7 @@ class Bench:
 
     def new_room(self) -> Checkpoints:
         """The room of a stokerd that has just been started."""
-        return Checkpoints(self.runtime, str(self.directory), "stokerd-1", survey=self._survey, dumpers=self._dumpers)
+        return Checkpoints(self.runtime, str(self.directory), "stokerd-1", survey=self.survey, dumpers=self.dumpers)
 
     def container(self, name: str = "app", **more: Any) -> str:
         """Run a container, and let it have written to its root."""
@@ -46,12 +46,12 @@ class Bench:
         assert root is not None
         return Path(root.upper)
 
-    def _survey(
+    def survey(
         self, facts: Facts, pids: Iterable[int], spec: Mapping[str, Any], images: str, upper: str, prefix: str
     ) -> Facts:
         return replace(facts, **self.facts)
 
-    def _dumpers(self, directory: str) -> tuple[int, ...]:
+    def dumpers(self, directory: str) -> tuple[int, ...]:
         return self.orphans.pop() if self.orphans else ()
 
     # ------------------------------------------------------------------------------------------ what must hold
