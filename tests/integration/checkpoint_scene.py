@@ -106,10 +106,22 @@ async def scene(
         container = await bare.run(pod, "main", command=["sh", "-c", program], linux=apart())
         made = Scene(node, bare, checkpoints, runtime, directory, pod, container)
         await made.goes_on()
-        yield made
-        for each in await checkpoints.list():
-            await checkpoints.remove(each.id)
+        try:
+            yield made
+        except BaseException:
+            await _clear(checkpoints, clones=True)  # the next test finds an empty node
+            raise
+        await _clear(checkpoints)
         assert await made.left() == []
+
+
+async def _clear(checkpoints: Checkpoints, *, clones: bool = False) -> None:
+    for clone in await checkpoints.clones() if clones else ():
+        await checkpoints.remove_clone(clone.id)
+    for group in await checkpoints.groups():
+        await checkpoints.remove(group.id)
+    for each in await checkpoints.list():
+        await checkpoints.remove(each.id)
 
 
 def read(path: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.cni import NetworkError
 from stokerd.checkpoints.criu import Version, parse_version
-from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointRefused, HookFailed
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.errors import Conflict
 from tests.integration.checkpoint_scene import COUNT, LARGE, Scene, counted, of_clone, read, scene
@@ -72,14 +72,47 @@ async def test_one_that_cannot_be_restored_leaves_nothing(node: Node) -> None:
         before = await here.left()
         image = next(here.directory.glob(f"{kept.id}/images/core-*.img"))
         body = image.read_bytes()
-        image.write_bytes(body[: len(body) // 2])
-        with pytest.raises(CheckpointError, match="CRIU cannot restore"):
-            await here.checkpoints.clone(kept.id)
-        assert await here.left() == before
+        for damaged in (body[: len(body) // 2], body[:-1] + bytes([body[-1] ^ 1])):
+            image.write_bytes(damaged)
+            with pytest.raises(CheckpointDamaged, match=image.name):
+                await here.checkpoints.clone(kept.id)
         image.write_bytes(body)
+        with pytest.raises(CheckpointRefused, match="CRIU cannot restore: a file is not the one"):
+            await here.checkpoints.clone(kept.id, files={"/bin/busybox": b"another one"})
+        assert await here.left() == before
         again = await here.checkpoints.clone(kept.id)
         await of_clone(here, again.id).goes_on()
         await here.checkpoints.remove_clone(again.id)
+
+
+async def test_what_differs_from_clone_to_clone(node: Node) -> None:
+    async with scene(node, f"ln -s /../../../../etc /evil; ln -s /etc/passwd /etc/link; {COUNT}") as here:
+        kept = await here.checkpoints.create(here.container)
+        before = await here.left()
+        files = {"/evil/deep/given": b"file", "/etc/link": b"not a link any more", "/etc/hostname": b"named\n"}
+        hook = ["sh", "-c", '. /run/stoker/env; test "$WHO" = "$(echo "it\'s me")" && echo $WHO >/hooked']
+        clone = await here.checkpoints.clone(kept.id, env={"WHO": "it's me"}, files=files, hook=hook)
+        await of_clone(here, clone.id).goes_on()
+        root = f"/proc/{clone.pid}/root"
+        assert await asyncio.to_thread(read, f"{root}/hooked") == "it's me\n"
+        assert await asyncio.to_thread(read, f"{root}/etc/deep/given") == "file"
+        assert await asyncio.to_thread(read, f"{root}/etc/link") == "not a link any more"
+        assert "root:" in await asyncio.to_thread(read, f"{root}/etc/passwd")
+        assert await asyncio.to_thread(read, f"{root}/etc/hostname") == "named\n"
+        assert node.run("stat", "-c", "%a %u", f"{root}/run/stoker/env").stdout == "600 0\n"
+        assert node.run("ls", "/etc/deep", check=False).returncode != 0
+        assert "it's me" not in await asyncio.to_thread(_all_texts, here.directory / ".clones" / clone.id)
+        await here.checkpoints.remove_clone(clone.id)
+        for hook in (["false"], ["/no/such/program"]):
+            with pytest.raises(HookFailed):
+                await here.checkpoints.clone(kept.id, hook=hook)
+        assert await here.left() == before
+        await here.goes_on()
+
+
+def _all_texts(directory: Path) -> str:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
 
 async def test_a_network_that_fails_leaves_nothing(node: Node) -> None:
