@@ -1,8 +1,8 @@
 """What crosses between a node and its coordinator, as messages in msgpack (docs/coordinator-link.md).
 
 One stream a node. Up: what the node is, has and did. Down: what it should do, always the whole of it, so that a
-message that is lost is repaired by the next one. Unknown fields and unknown messages are passed over, so that either side
-may be newer than the other; what both speak is agreed on at the start.
+message that is lost is repaired by the next one. Unknown fields and unknown messages are passed over, so that either
+side may be newer than the other; what both speak is agreed on at the start.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Result(Struct, omit_defaults=True, kw_only=True, frozen=True):
     reason: str = ""
     message: str = ""
     hint: str = ""
-    detail: Raw = field(default_factory=lambda: Raw(b""))
-    """JobStatus, RecreateStatus or Operation, in msgpack; empty where there is none."""
+    detail: Raw = field(default_factory=lambda: Raw(b"\xc0"))
+    """JobStatus, RecreateStatus or Operation, in msgpack; nil where there is none."""
 
 
 class Results(Message, tag="results", frozen=True):
@@ -159,8 +159,9 @@ class Wish(Struct, omit_defaults=True, kw_only=True, frozen=True):
     kind: WishKind
     name: str = ""
     """For people."""
-    spec: Raw = field(default_factory=lambda: Raw(b""))
-    """WarmRequest, RecreateRequest, CheckpointRequest, CloneRequest or CommitRequest, in msgpack. Secrets may be in it."""
+    spec: Raw = field(default_factory=lambda: Raw(b"\xc0"))
+    """WarmRequest, RecreateRequest, CheckpointRequest, CloneRequest or CommitRequest, in msgpack. It may hold
+    secrets."""
 
     def __repr__(self) -> str:
         return f"Wish(uid={self.uid!r}, generation={self.generation}, kind={self.kind!r}, name={self.name!r})"

@@ -6,6 +6,7 @@ cannot pass for the coordinator.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 from collections.abc import Iterable
@@ -122,7 +123,7 @@ def _builder(
 ) -> x509.CertificateBuilder:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     return (
-        x509.CertificateBuilder(issuer, name, key, x509.random_serial_number(), begin, end)  # type: ignore[arg-type]
+        x509.CertificateBuilder(issuer, name, key, x509.random_serial_number(), begin, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(_usage(signs=False), True)
     )
@@ -142,6 +143,12 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
+def fingerprint_of(csr: bytes) -> bytes:
+    """Return what tells the key of a signing request from others. Invalid."""
+    der = _key_of(csr).public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).digest()
+
+
 def _key_of(csr: bytes) -> CertificatePublicKeyTypes:
     """Return the key of a signing request whose sender has proved that it is his; only P-256 is taken."""
     if len(csr) > _MAX_CSR:
@@ -150,7 +157,7 @@ def _key_of(csr: bytes) -> CertificatePublicKeyTypes:
         request = x509.load_pem_x509_csr(csr)
         key = request.public_key()
         sound = request.is_signature_valid
-    except Exception as error:  # noqa: BLE001 - hostile bytes: whatever the parser makes of them
+    except Exception as error:  # hostile bytes: whatever the parser makes of them
         raise Invalid("the certificate request cannot be read") from error
     if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
         raise Invalid("the certificate request is not signed by a P-256 key of its own")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec.structs import astuple
+from msgspec import structs
 
 from stoker_coordinator.errors import StoreFailed
 from stoker_coordinator.nodes.tokens import Token, Verdict, judge
@@ -24,7 +24,8 @@ _SCHEMA = """
         id TEXT PRIMARY KEY, digest BLOB NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
         uses_left INTEGER NOT NULL, node TEXT NOT NULL, revoked INTEGER NOT NULL, note TEXT NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS identities (
-        node TEXT PRIMARY KEY, epoch INTEGER NOT NULL, revoked INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+        node TEXT PRIMARY KEY, epoch INTEGER NOT NULL, revoked INTEGER NOT NULL, token TEXT NOT NULL,
+        key BLOB NOT NULL) STRICT, WITHOUT ROWID;
 """
 
 
@@ -44,7 +45,9 @@ class Ledger:
         self._thread.shutdown(wait=False)
 
     async def add(self, token: Token) -> None:
-        await self._run(lambda db: db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(token)))
+        await self._run(
+            lambda db: db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)", structs.astuple(token))
+        )
 
     async def tokens(self) -> list[Token]:
         """Return all tokens, newest first."""
@@ -61,21 +64,26 @@ class Ledger:
     async def forget_tokens(self, expired_before: float) -> None:
         await self._run(lambda db: db.execute("DELETE FROM tokens WHERE expires_at < ?", (expired_before,)))
 
-    async def join(self, identity: str, secret: str, node: str, now: float) -> Verdict | int:
+    async def join(self, identity: str, secret: str, node: str, key: bytes, now: float) -> Verdict | int:
         """Use a token once for *node*: return the epoch of its new certificate, or why there is none.
 
-        In one transaction, so that a token that is good for one node never serves two.
+        In one transaction, so that a token that is good for one node never serves two. Whoever asks again with the same
+        token and the same *key* (a fingerprint) gets the same answer again: the first one may have been lost.
         """
 
         def work(db: sqlite3.Connection) -> Verdict | int:
             row = db.execute("SELECT * FROM tokens WHERE id = ?", (identity,)).fetchone()
-            held = db.execute("SELECT epoch FROM identities WHERE node = ?", (node,)).fetchone()
-            verdict = judge(_token(row) if row else None, secret, node, now, joined=held is not None)
+            token = _token(row) if row else None
+            held = db.execute("SELECT epoch, revoked, token, key FROM identities WHERE node = ?", (node,)).fetchone()
+            if held is not None and (held[1], held[2], held[3]) == (0, identity, key):
+                again = token and structs.replace(token, uses_left=1, node=node)
+                return judge(again, secret, node, now, joined=True) or int(held[0])
+            verdict = judge(token, secret, node, now, joined=held is not None)
             if verdict:
                 return verdict
             epoch = (held[0] if held else 0) + 1
             db.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?", (identity,))
-            db.execute("INSERT OR REPLACE INTO identities VALUES (?, ?, 0)", (node, epoch))
+            db.execute("INSERT OR REPLACE INTO identities VALUES (?, ?, 0, ?, ?)", (node, epoch, identity, key))
             return epoch
 
         return await self._run(work)
