@@ -1,0 +1,290 @@
+"""Requests about one pod (recreate, checkpoint, commit): to which node, as which wish, and what came of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.objects.checkpoints import CheckpointRequest, CommitRequest, Operation
+from stoker.objects.cluster_requests import (
+    Checkpoint,
+    CheckpointStatus,
+    Commit,
+    CommitStatus,
+    ContainerRecreateRequest,
+    ContainerRecreateRequestStatus,
+    ContainerRecreateState,
+)
+from stoker.objects.containers import (
+    EnvVar,
+    Probe,
+    RecreateRequest,
+    RecreateStatus,
+    RecreateStrategy,
+    RecreateTarget,
+)
+from stoker.objects.link import Result, Wish, WishKind
+
+Request: TypeAlias = ContainerRecreateRequest | Checkpoint | Commit
+R = TypeVar("R", ContainerRecreateRequest, Checkpoint, Commit)
+KINDS: tuple[type[Request], ...] = (ContainerRecreateRequest, Checkpoint, Commit)
+
+GRACE = timedelta(seconds=60)
+"""So long a request waits for a pod that no node has, and for a node that does not answer after its deadline."""
+_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Where(Struct, frozen=True):
+    """Which node has the pod; without one, why."""
+
+    node: str = ""
+    reason: Literal["", "PodNotFound", "PodOnSeveralNodes"] = ""
+    message: str = ""
+
+
+def is_over(request: Request) -> bool:
+    return request.status.completion_time is not None
+
+
+def where(request: Request, nodes: Collection[str], ready: Collection[str]) -> Where:
+    """Return the node that a request goes to. *nodes*: those that have the pod; *ready*: those of them that answer."""
+    pod = f"{request.metadata.namespace}/{request.spec.pod_name}"
+    found = sorted(set(nodes) & set(ready)) or sorted(nodes)
+    if len(found) == 1:
+        return Where(found[0])
+    if not found:
+        return Where(reason="PodNotFound", message=f"no node has a pod {pod}")
+    return Where(reason="PodOnSeveralNodes", message=f"pod {pod} is on {', '.join(found[:5])}")
+
+
+def placed(request: R, node: str) -> R:
+    """Return the request as it is when it has been given to *node*."""
+    phases = {"ContainerRecreateRequest": "Recreating", "Checkpoint": "Creating", "Commit": "Running"}
+    status: Any = request.status
+    return replace(request, status=replace(status, node_name=node, phase=phases[request.kind], message=""))
+
+
+def ended(request: R, reason: str, message: str, now: datetime) -> R:
+    """Return the request as one that has failed without a node's word."""
+    if isinstance(request, ContainerRecreateRequest):
+        states = tuple(
+            replace(each, phase="Failed", reason=reason, message=message)
+            if each.phase in {"Pending", "Recreating"}
+            else each
+            for each in request.status.container_recreate_states
+        )
+        status: Any = replace(
+            request.status,
+            phase="Completed",
+            result="Failed",
+            message=message,
+            completion_time=now,
+            container_recreate_states=states,
+        )
+    else:
+        status = replace(request.status, phase="Failed", reason=reason, message=message, completion_time=now)
+    return replace(request, status=status)
+
+
+def hopeless_at(request: Request, silent_since: datetime | None, now: datetime) -> datetime | None:
+    """Return when to give a request up that its node says nothing of; None: it is not silent."""
+    if silent_since is None:
+        return None
+    deadline = 0.0
+    if isinstance(request, ContainerRecreateRequest):
+        deadline = request.spec.active_deadline_seconds or 0.0
+    elif isinstance(request, Commit):
+        deadline = float(request.spec.timeout_seconds)
+    created = request.metadata.creation_timestamp or now
+    return max(silent_since, created + timedelta(seconds=deadline)) + GRACE
+
+
+def expires_at(request: Request) -> datetime | None:
+    """Return when a request that is over is to be removed; None: it stays."""
+    over = request.status.completion_time
+    if over is None:
+        return None
+    if isinstance(request, ContainerRecreateRequest):
+        seconds = request.spec.ttl_seconds_after_finished
+    else:
+        seconds = duration(request.spec.ttl_after_finished if isinstance(request, Checkpoint) else request.spec.ttl)
+    return None if seconds is None else over + timedelta(seconds=seconds)
+
+
+def duration(text: str) -> float | None:
+    """Read ``1h30m``; None where there is nothing that can be read."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _UNIT[unit] for number, unit in parts)
+
+
+# ---------------------------------------------------------------------------------------------- wishes
+
+
+def wish(request: Request) -> Wish:
+    """Return what the node is told."""
+    meta = request.metadata
+    spec: RecreateRequest | CheckpointRequest | CommitRequest
+    kind: WishKind
+    if isinstance(request, ContainerRecreateRequest):
+        kind, spec = "recreate", _recreate(request)
+    elif isinstance(request, Checkpoint):
+        kind, spec = "checkpoint", _checkpoint(request)
+    else:
+        kind, spec = "commit", _commit(request)
+    return Wish(
+        uid=meta.uid,
+        generation=meta.generation,
+        kind=kind,
+        name=f"{meta.namespace}/{meta.name}",
+        spec=msgspec.Raw(_encode(spec)),
+    )
+
+
+def _recreate(request: ContainerRecreateRequest) -> RecreateRequest:
+    spec, rules = request.spec, request.spec.strategy
+    targets = [
+        RecreateTarget(
+            name=each.name,
+            image=each.image,
+            env=[EnvVar(name=env.name, value=None if env.unset else env.value or "") for env in each.env],
+            probe=None if each.probe is None else msgspec.convert(msgspec.to_builtins(each.probe), Probe),
+        )
+        for each in spec.containers
+    ]
+    strategy = RecreateStrategy(
+        failure_policy=rules.failure_policy,
+        ordered_recreate=rules.ordered_recreate,
+        force_recreate=rules.force_recreate,
+        termination_grace_period_seconds=rules.termination_grace_period_seconds,
+        unready_grace_period_seconds=rules.unready_grace_period_seconds,
+        min_started_seconds=rules.min_started_seconds,
+    )
+    return RecreateRequest(
+        pod=spec.pod_name,
+        name=request.metadata.uid,
+        namespace=request.metadata.namespace,
+        containers=targets,
+        all=spec.all,
+        strategy=strategy,
+        active_deadline_seconds=spec.active_deadline_seconds,
+    )
+
+
+def _checkpoint(request: Checkpoint) -> CheckpointRequest:
+    spec, meta = request.spec, request.metadata
+    return CheckpointRequest(
+        pod=f"{meta.namespace}/{spec.pod_name}",
+        containers=[spec.container_name] if spec.container_name else [],
+        name=meta.name,
+        request=meta.uid,
+        stop=not spec.keep_running,
+        labels={"stoker.dev/object": f"{meta.namespace}/{meta.name}"},
+    )
+
+
+def _commit(request: Commit) -> CommitRequest:
+    spec, meta = request.spec, request.metadata
+    return CommitRequest(
+        container=f"{meta.namespace}/{spec.pod_name}/{spec.container_name}",
+        image=spec.image,
+        request=meta.uid,
+        squash=spec.squash_layer,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+
+def with_result(request: R, result: Result, now: datetime) -> R:
+    """Return the request with what its node says of it. What is over stays as it is."""
+    if is_over(request) or result.generation != request.metadata.generation:
+        return request
+    final = result.phase in {"Succeeded", "Failed", "Cancelled"}
+    over = now if final else None
+    status: Any
+    if isinstance(request, ContainerRecreateRequest):
+        status = _recreated(request.status, result, over)
+    elif isinstance(request, Checkpoint):
+        status = _checkpointed(request.status, result, over)
+    else:
+        status = _committed(request.status, result, over, now)
+    return replace(request, status=replace(status, observed_generation=request.metadata.generation))
+
+
+def _recreated(
+    old: ContainerRecreateRequestStatus, result: Result, over: datetime | None
+) -> ContainerRecreateRequestStatus:
+    detail = _decode(result, RecreateStatus)
+    states = old.container_recreate_states
+    if detail is not None:
+        states = tuple(
+            ContainerRecreateState(
+                name=each.name, phase=each.phase, message=each.message, is_killed=each.is_killed, reason=each.reason
+            )
+            for each in detail.containers
+        )
+    outcome: Mapping[str, Literal["Succeeded", "Failed", "Cancelled"]] = {
+        "Succeeded": "Succeeded",
+        "Failed": "Failed",
+        "Cancelled": "Cancelled",
+    }
+    return replace(
+        old,
+        phase="Completed" if over else "Recreating",
+        result=outcome.get(result.phase, ""),
+        message=result.message,
+        completion_time=over,
+        container_recreate_states=states,
+    )
+
+
+def _checkpointed(old: CheckpointStatus, result: Result, over: datetime | None) -> CheckpointStatus:
+    detail = _decode(result, Operation)
+    made = detail.checkpoints[0] if detail is not None and detail.checkpoints else None
+    phase: Any = "Creating" if over is None else "Succeeded" if result.phase == "Succeeded" else "Failed"
+    return replace(
+        old,
+        phase=phase,
+        checkpoint_id=made.id if made is not None else old.checkpoint_id,
+        size_bytes=made.bytes if made is not None else old.size_bytes,
+        frozen_milliseconds=round(made.frozen_seconds * 1000, 1) if made is not None else old.frozen_milliseconds,
+        message=result.message,
+        reason=result.reason,
+        completion_time=over,
+    )
+
+
+def _committed(old: CommitStatus, result: Result, over: datetime | None, now: datetime) -> CommitStatus:
+    detail = _decode(result, Operation)
+    image = detail.image if detail is not None else None
+    phase: Any = "Running" if over is None else "Succeeded" if result.phase == "Succeeded" else "Failed"
+    return replace(
+        old,
+        phase=phase,
+        digest=image.digest if image is not None else old.digest,
+        message=result.message,
+        reason=result.reason,
+        start_time=old.start_time or now,
+        completion_time=over,
+    )
+
+
+D = TypeVar("D", RecreateStatus, Operation)
+
+
+def _decode(result: Result, kind: type[D]) -> D | None:
+    if not bytes(result.detail):
+        return None
+    try:
+        return msgspec.msgpack.decode(result.detail, type=kind)
+    except msgspec.DecodeError:
+        return None
