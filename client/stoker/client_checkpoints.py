@@ -49,9 +49,10 @@ class CheckpointCalls(Transport):
         """Have all of a checkpoint read again; the operation fails when something differs."""
         return await self._call("POST", f"/v1/checkpoints/{part(name)}/verify", Operation)
 
-    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
-        """Remove a checkpoint; ClientError with the reason Conflict while clones stand on it."""
-        return await self._call("DELETE", f"/v1/checkpoints/{part(name)}", CheckpointInfo)
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
+        """Remove a checkpoint, or all that were taken in one freeze, by the id that these have in common; return what
+        was removed. ClientError with the reason Conflict while clones stand on it."""
+        return await self._call("DELETE", f"/v1/checkpoints/{part(name)}", list[CheckpointInfo])
 
     async def restore(self, name: str, request: RestoreRequest | None = None) -> Operation:
         """Bring the container of a checkpoint back in the place where it was."""

@@ -229,6 +229,9 @@ class CheckpointSettings:
     max_clones_per_request: Annotated[PositiveCount, LIVE] = 200
     """Clones that one request may ask for."""
 
+    networks_ahead: Annotated[Count, LIVE] = 0
+    """Networks that are made ahead: a clone that finds one starts sooner. Each holds an address of the node's."""
+
     keep_for: Annotated[Seconds, LIVE] = 0.0
     """Checkpoints are removed when they are older than this; 0: never. One that clones stand on stays, as it does with
     the two limits below."""
@@ -272,20 +275,31 @@ class TopologySettings:
     source_interval: Annotated[PositiveSeconds, LIVE] = 30.0
     """How often lldpd is asked, and files that serve as sources are looked at."""
 
-    gpu_interval: Annotated[PositiveSeconds, LIVE] = 300.0
-    """How often nvidia-smi is run; where it takes long, so that it does not cost more than it tells."""
+    gpu_interval: Annotated[PositiveSeconds, LIVE] = 120.0
+    """How often what is slow is asked: NVIDIA's driver, and who is at the other ends of InfiniBand. What has changed
+    is asked at once."""
 
     read_timeout: Annotated[PositiveSeconds, LIVE] = 10.0
     """A source that takes longer counts as failed."""
 
+    nvidia_library: str = "libnvidia-ml.so.1"
+    """Name or path of NVIDIA's management library (NVML), which a process of its own asks; empty: it is not asked."""
+
     nvidia_smi: str = "nvidia-smi"
-    """Name or path of nvidia-smi; empty: it is not run."""
+    """Name or path of nvidia-smi, for where there is no library; empty: it is not run."""
 
     nvidia_file: str = ""
     """A file with what ``nvidia-smi -q -x`` printed, which is used instead of running it."""
 
     nvidia_matrix_file: str = ""
     """A file with what ``nvidia-smi topo -m`` printed, beside nvidia_file."""
+
+    serial_numbers: Annotated[bool, LIVE] = False
+    """Whether the serial numbers of GPUs are told."""
+
+    smpquery: str = "smpquery"
+    """Name or path of smpquery (infiniband-diags), which asks who is at the other ends of InfiniBand; empty: it is
+    not run."""
 
     lldpcli: str = "lldpcli"
     """Name or path of lldpd's lldpcli; empty: lldpd is not asked."""

@@ -172,10 +172,14 @@ def verify_checkpoint(console: Console, checkpoint: str, wait: bool, watch: bool
 @global_options
 @pass_console
 def remove_checkpoint(console: Console, checkpoints: tuple[str, ...]) -> int:
-    """Remove checkpoints. One that clones stand on stays: remove them first."""
+    """Remove checkpoints. One that clones stand on stays: remove them first.
 
-    def show(gone: CheckpointInfo) -> None:
-        console.say(f"removed {clean(gone.id)}, {format_size(gone.bytes)}")
+    Those that were taken in one freeze go together, by the id that `inspect` shows.
+    """
+
+    def show(gone: list[CheckpointInfo]) -> None:
+        for one in gone:
+            console.say(f"removed {clean(one.id)}, {format_size(one.bytes)}")
 
     return console.each(checkpoints, lambda client, name: client.remove_checkpoint(name), show)
 

@@ -52,7 +52,7 @@ def took_seconds(operation: Operation, now: datetime) -> float:
 
 def clone_line(clone: CloneInfo, style: Style) -> str:
     """Return the line of a clone that runs."""
-    where = ", ".join(clean(each) for each in clone.addresses) or "no address"
+    where = ", ".join(clean(each) for each in clone.addresses) or ("in its pod" if clone.pod_id else "no address")
     later = f"{style.separator}its memory still comes" if clone.memory == "loading" else ""
     return f"{style.ok} {clean(clone.id)}  {style.paint(where + later, 'dim')}"
 

@@ -156,7 +156,7 @@ def _row(console: Console, one: CloneInfo) -> tuple[str, ...]:
         one.id,
         one.checkpoint,
         one.phase,
-        ", ".join(one.addresses) or "-",
+        ", ".join(one.addresses) or ("its pod's" if one.pod_id else "-"),
         _memory(one),
         format_age(one.created_at, console.now),
     )

@@ -186,6 +186,8 @@ class CloneInfo(Wire):
     """How much of it is not in yet, about; 0 where nothing is missing."""
     addresses: list[str] = field(default_factory=list)
     pid: int = 0
+    pod_id: str = ""
+    """Of one that was restored in place: the pod that it is in, whose address it has."""
     created_at: datetime | None = None
     message: str = ""
     """Why it lost its memory."""

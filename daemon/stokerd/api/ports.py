@@ -172,8 +172,8 @@ class CheckpointsPort(Protocol):
 
     async def verify_checkpoint(self, name: str) -> Operation: ...
 
-    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
-        """Remove a checkpoint; Conflict while clones stand on it."""
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
+        """Remove a checkpoint, or all that were taken in one freeze; Conflict while clones stand on them."""
         ...
 
     async def restore(self, name: str, request: RestoreRequest) -> Operation: ...

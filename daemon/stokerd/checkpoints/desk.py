@@ -87,6 +87,7 @@ class Desk:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._lost: list[str] = []
         self._reconciled = asyncio.Event()
+        self._networks = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -97,8 +98,11 @@ class Desk:
 
     def apply(self, settings: CheckpointSettings) -> None:
         """Let new settings hold, without losing any work."""
+        ahead = settings.networks_ahead != self._settings.networks_ahead
         self._settings = settings
         self._works.apply(settings)
+        if ahead:
+            self._networks.set()
         self._retainer.apply(settings)
 
     async def run(self) -> None:
@@ -110,6 +114,7 @@ class Desk:
                 group.create_task(self._settle(), name="checkpoints: look at what was interrupted")
                 group.create_task(self._retain(), name="checkpoints: retention")
                 group.create_task(self._expire(), name="checkpoints: expire operations")
+                group.create_task(self._connect(), name="checkpoints: so many networks ahead")
                 while True:
                     task = await self._queue.get()
                     if not operations.ended(self._ledger.get(task.id)):
@@ -147,6 +152,15 @@ class Desk:
     async def _retain(self) -> None:
         await self._room.cleared.wait()
         await self._retainer.run()
+
+    async def _connect(self) -> None:
+        while True:
+            await self._networks.wait()
+            self._networks.clear()
+            try:
+                await self._room.connect(self._settings.networks_ahead)
+            except (StokerError, OSError) as error:
+                _log.warning("networks cannot be made ahead now", why=str(error))
 
     async def _expire(self) -> None:
         while True:
@@ -257,18 +271,20 @@ class Desk:
         return views.checkpoint_detail(manifest, clones, str(self._settings.directory))
 
     async def verify_checkpoint(self, name: str) -> Operation:
-        manifest = await self._find(name)
+        found = await self._find_all(name)
 
         async def work(identity: str) -> Operation:
-            return await self._works.verify(identity, manifest.id)
+            return await self._works.verify(identity, found)
 
-        return await self._accept("Verify", CheckpointRequest(pod=manifest.id), "", _subject(manifest), work)
+        subject = _subject(found)
+        return await self._accept("Verify", CheckpointRequest(pod=subject), "", subject, work, desired=len(found))
 
-    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
-        manifest = await self._find(name)
-        await self._room.remove(manifest.id)
-        _log.info("checkpoint is removed", id=manifest.id)
-        return views.checkpoint(manifest)
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
+        """Remove one, or all that were taken together; return them."""
+        found = await self._find_all(name)
+        await self._room.remove(found[0].group if len(found) > 1 else found[0].id)
+        _log.info("checkpoint is removed", ids=[each.id for each in found])
+        return [views.checkpoint(each) for each in found]
 
     # ------------------------------------------------------------------------------------------ clones
 
@@ -286,7 +302,7 @@ class Desk:
             "Clone",
             request,
             request.request,
-            _subject(manifest),
+            _subject((manifest,)),
             work,
             desired=request.count,
             secrets_=asking.secrets_of(request),
@@ -311,13 +327,14 @@ class Desk:
         return views.clone(found, None)
 
     async def restore(self, name: str, request: RestoreRequest) -> Operation:
-        manifest = await self._find(name)
+        found = await self._find_all(name)
 
         async def work(identity: str) -> Operation:
-            return await self._works.restore(identity, manifest, request)
+            return await self._works.restore(identity, found, request)
 
-        whole = CloneRequest(checkpoint=manifest.id, mode=request.mode)
-        return await self._accept("Restore", whole, request.request, _subject(manifest), work)
+        subject = _subject(found)
+        whole = CloneRequest(checkpoint=subject, mode=request.mode)
+        return await self._accept("Restore", whole, request.request, subject, work, desired=len(found))
 
     async def _seen(self, clone: Clone, memory: int) -> CloneInfo:
         task = await self._runtime.tasks.get(clone.id)
@@ -380,10 +397,19 @@ class Desk:
         try:
             return await self._room.inspect(name)
         except NotFound:
-            found = [each for each in await self._room.list() if begins(each.id, name)]
+            found = [each for each in await self._room.list() if begins(each.id, name) or each.group == name]
             if not found:
                 raise
         return _only(found, name, "checkpoints")
+
+    async def _find_all(self, name: str) -> tuple[Manifest, ...]:
+        """Return all that were taken together under this id or name, or the one checkpoint."""
+        groups = await self._room.groups()
+        found = [each for each in groups if each.id == name] or [each for each in groups if each.name == name]
+        found = found or [each for each in groups if begins(each.id, name)]
+        if found:
+            return _only(found, name, "groups of checkpoints").members
+        return (await self._find(name),)
 
     async def _find_clone(self, name: str) -> Clone:
         clones = await self._room.clones()
@@ -405,8 +431,11 @@ class Desk:
                 raise error from None
 
 
-def _subject(manifest: Manifest) -> str:
-    return f"{manifest.id} {manifest.name!r}" if manifest.name else manifest.id
+def _subject(found: Sequence[Manifest]) -> str:
+    """Return what checkpoints are called, in few words."""
+    first = found[0]
+    identity = first.group if len(found) > 1 else first.id
+    return f"{identity} {first.name!r}" if first.name and first.name != identity else identity
 
 
 def _only(found: list[T], name: str, what: str) -> T:

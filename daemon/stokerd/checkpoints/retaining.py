@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 import structlog
 
+from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.retention import Kept, Limits, expired
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.errors import Conflict, NotFound, StokerError
@@ -54,10 +55,7 @@ class Retainer:
         limits = limits_of(self._settings)
         if limits == Limits():
             return ()
-        users = await self._room.users()
-        kept = [
-            Kept(each.id, each.created_at, each.bytes, in_use=users[each.id] > 0) for each in await self._room.list()
-        ]
+        kept = kept_of(await self._room.list(), await self._room.users())
         gone: list[str] = []
         for identity in expired(kept, limits, self._clock()):
             try:
@@ -67,6 +65,22 @@ class Retainer:
             gone.append(identity)
             _log.info("checkpoint is over the limits and is removed", id=identity)
         return tuple(gone)
+
+
+def kept_of(found: Iterable[Manifest], users: Mapping[str, int]) -> list[Kept]:
+    """Return what is kept; those that were taken in one freeze are one, by the id that they have in common."""
+    together: dict[str, list[Manifest]] = {}
+    for each in found:
+        together.setdefault(each.group or each.id, []).append(each)
+    return [
+        Kept(
+            identity,
+            min(each.created_at for each in members),
+            sum(each.bytes for each in members),
+            in_use=any(users.get(each.id, 0) for each in members),
+        )
+        for identity, members in together.items()
+    ]
 
 
 def limits_of(settings: CheckpointSettings) -> Limits:

@@ -93,6 +93,7 @@ class CheckpointRoom:
             str(settings.directory),
             parts.owner,
             manage_criu_config=settings.criu_config == "manage",
+            networks_ahead=settings.networks_ahead,
         )
         desk: Desk = desks.Desk(parts.runtime, room, parts.journal, parts.names, settings, parts.salt, services.utc_now)
         return desk
@@ -146,7 +147,7 @@ class CheckpointRoom:
     async def verify_checkpoint(self, name: str) -> Operation:
         return await (await self._ready()).verify_checkpoint(name)
 
-    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
         return await (await self._ready()).remove_checkpoint(name)
 
     async def clone(self, request: CloneRequest) -> Operation:

@@ -36,7 +36,7 @@ def checkpoint(manifest: Manifest, clones: int = 0) -> CheckpointInfo:
     return CheckpointInfo(
         id=manifest.id,
         name=manifest.name,
-        group=getattr(manifest, "group", ""),
+        group=manifest.group,
         namespace=source.pod_namespace,
         pod=source.pod_name,
         container=source.container_name,
@@ -89,6 +89,7 @@ def clone(found: Clone, state: TaskState | None, *, memory: int = 0, resident: i
         memory_missing_bytes=max(0, memory - resident) if found.memory == "loading" else 0,
         addresses=list(found.addresses),
         pid=found.pid if phase != "Stopped" else 0,
+        pod_id=found.pod,
         created_at=found.created_at,
         message=found.why,
     )

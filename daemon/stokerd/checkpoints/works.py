@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-import structlog
-from msgspec.structs import replace
-
 from stoker.objects.checkpoints import (
     CheckpointRequest,
     CloneInfo,
@@ -21,7 +18,6 @@ from stokerd.checkpoints import operations, views
 from stokerd.checkpoints.asking import hostname_of
 from stokerd.checkpoints.clone_types import Clone, Mode
 from stokerd.checkpoints.committing import CommitWish
-from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.imaging import parse_change
 from stokerd.checkpoints.ledger import Ledger
 from stokerd.checkpoints.manifest import Manifest
@@ -32,8 +28,6 @@ from stokerd.checkpoints.targets import Target
 from stokerd.errors import InvalidInput, StokerError
 from stokerd.registry.references import parse_reference
 from stokerd.settings import CheckpointSettings
-
-_log = structlog.get_logger("checkpoints")
 
 
 class Works:
@@ -91,12 +85,15 @@ class Works:
                 made = (await self._room.create_group([each.id for each in targets], wish, tell=tell)).members
         return operations.succeeded(self._ledger.get(identity), self._clock(), checkpoints=map(views.checkpoint, made))
 
-    async def verify(self, identity: str, checkpoint: str) -> Operation:
+    async def verify(self, identity: str, checkpoints: Sequence[Manifest]) -> Operation:
         async with self._turns:
             self._begin(identity)
             self._teller(identity)("reading")
-            manifest = await self._room.verify(checkpoint)
-        return operations.succeeded(self._ledger.get(identity), self._clock(), checkpoints=[views.checkpoint(manifest)])
+            for each in checkpoints:
+                await self._room.verify(each.id)
+        return operations.succeeded(
+            self._ledger.get(identity), self._clock(), checkpoints=map(views.checkpoint, checkpoints)
+        )
 
     async def commit(self, identity: str, target: Target, wish: CommitWish) -> Operation:
         async with self._turns:
@@ -104,14 +101,15 @@ class Works:
             made = await self._room.commit(target.id, wish, tell=self._teller(identity))
         return operations.succeeded(self._ledger.get(identity), self._clock(), image=views.image(made))
 
-    async def restore(self, identity: str, manifest: Manifest, request: RestoreRequest) -> Operation:
+    async def restore(self, identity: str, checkpoints: Sequence[Manifest], request: RestoreRequest) -> Operation:
+        """Bring all back, one after another; the first that fails is the last."""
         async with self._clone_turns:
             self._begin(identity)
-            made = await self._room.restore(
-                manifest.id, mode=self._mode(manifest, request.mode), tell=self._teller(identity)
-            )
-        operation = operations.with_clone(self._ledger.get(identity), views.clone(made, "running"))
-        return operations.succeeded(operation, self._clock())
+            for each in checkpoints:
+                mode = self._mode(each, request.mode)
+                made = await self._room.restore(each.id, mode=mode, tell=self._teller(identity))
+                await self._ledger.record(operations.with_clone(self._ledger.get(identity), self._seen(made, each)))
+        return operations.succeeded(self._ledger.get(identity), self._clock())
 
     async def clone(self, identity: str, manifest: Manifest, request: CloneRequest) -> Operation:
         """Make as many as are wanted, side by side. After the first that fails no further one is begun; those that run
@@ -167,21 +165,14 @@ def commit_wish(request: CommitRequest) -> CommitWish:
     reference = parse_reference(request.image)
     if reference.digest:
         raise InvalidInput(f"{request.image}: an image that is to be made has no digest yet", hint="give it a tag")
-    wish = CommitWish(
+    return CommitWish(
         name=str(reference),
         changes=tuple(parse_change(each) for each in request.changes),
         author=request.author,
         message=request.message,
+        squash=request.squash,
+        compression=request.compression,
     )
-    more = {"squash": request.squash, "compression": request.compression}
-    usual = {"squash": False, "compression": "gzip"}
-    for name, value in more.items():
-        if value == usual[name]:
-            continue
-        if name not in CommitWish.__struct_fields__:
-            raise CheckpointError(f"{name}: {value} is not possible yet")
-        wish = replace(wish, **{name: value})
-    return wish
 
 
 def _unheard(_step: str) -> None:

@@ -179,11 +179,11 @@ class FakeCheckpoints:
         self._enter("verify_checkpoint", name)
         return self._begin("Verify", self._find(name).id)
 
-    async def remove_checkpoint(self, name: str) -> CheckpointInfo:
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
         self._enter("remove_checkpoint", name)
         found = self._find(name)
         self.made.remove(found)
-        return found
+        return [found]
 
     async def restore(self, name: str, request: RestoreRequest) -> Operation:
         self._enter("restore", (name, request))

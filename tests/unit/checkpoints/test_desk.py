@@ -63,7 +63,7 @@ class TestCheckpoints:
             assert bench.runs(container)
             verified = await desk.ended(await desk.desk.verify_checkpoint("first"))
             assert verified.phase == "Succeeded"
-            assert (await desk.desk.remove_checkpoint("first")).id == info.id
+            assert [each.id for each in await desk.desk.remove_checkpoint("first")] == [info.id]
             assert bench.left() == []
 
     async def test_a_refusal_names_each_obstacle(self, bench: Bench, tmp_path: Path) -> None:
@@ -126,6 +126,32 @@ class TestCheckpoints:
             desk.desk.apply(with_settings(desk.desk._settings, max_parallel=3))
             hold.release()
             assert {(await desk.ended(each)).phase for each in asked} == {"Succeeded"}
+
+
+class TestGroups:
+    async def test_a_pod_is_one_moment(self, bench: Bench, tmp_path: Path) -> None:
+        containers = {bench.container("a"), bench.container("b")}
+        async with counter(bench, tmp_path) as desk:
+            asked = await desk.desk.create_checkpoint(CheckpointRequest(pod="web", name="both"))
+            assert (asked.subject, asked.desired) == ("default/web: a, b", 2)
+            done = await desk.ended(asked)
+            assert {each.container_id for each in done.checkpoints} == containers
+            (group,) = {each.group for each in done.checkpoints}
+            with pytest.raises(Conflict, match="together with others"):
+                await desk.desk.remove_checkpoint(done.checkpoints[0].id)
+            assert (await desk.ended(await desk.desk.verify_checkpoint("both"))).phase == "Succeeded"
+            with pytest.raises(Conflict, match="any of 2 checkpoints"):
+                await desk.desk.clone(CloneRequest(checkpoint=group))
+            assert len(await desk.desk.remove_checkpoint(group)) == 2
+            assert bench.left() == []
+
+    async def test_it_goes_as_one(self, bench: Bench, tmp_path: Path) -> None:
+        bench.container("a"), bench.container("b")
+        async with counter(bench, tmp_path, settings={"keep_count": 1}) as desk:
+            await made(desk)
+            last = await desk.ended(await desk.desk.create_checkpoint(CheckpointRequest(pod="web")))
+            wanted = {each.id for each in last.checkpoints}
+            await desk.until(lambda: {each.name for each in bench.directory.glob("cp-*")} == wanted)
 
 
 class TestCancelling:
