@@ -42,6 +42,8 @@ class RequestRecord:
     status: int = 0
     # Bytes of the body that were sent.
     bytes: int = 0
+    # Bytes of the request's own body.
+    received: int = 0
     done: bool = False
 
 
@@ -118,7 +120,12 @@ class Exchange:
         if self.proxy.auth is not None:
             headers.popall("Authorization", None)
         url = URL(f"{self.proxy.upstream}{self.request.raw_path}", encoded=True)
-        body = self.request.content if self.request.can_read_body else None
+        if self.plan.cut_before:
+            async for _ in self._body():
+                """It comes to nobody."""
+            await self._reset()
+            return web.Response()
+        body = self._body() if self.request.can_read_body else None
         try:
             async with self.session.request(
                 self.request.method,
@@ -133,6 +140,19 @@ class Exchange:
             # The registry is not there, or went away in the middle: so does the connection.
             await self._reset()
             raise
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        """The body of the request, up to where it is cut off."""
+        async for big in self.request.content.iter_chunked(CHUNK):
+            piece, left = big, self.plan.cut_at
+            if left is not None:
+                piece = big[: max(0, left - self.record.received)]
+            self.record.received += len(piece)
+            yield piece
+            if left is not None and self.record.received >= left:
+                if not self.plan.cut_before:
+                    raise aiohttp.ClientError("cut off")
+                return
 
     async def _relay(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         plan = self.plan

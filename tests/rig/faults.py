@@ -73,6 +73,8 @@ class Plan:
     honest_length: bool = False
     flip_at: int | None = None
     ignore_range: bool = False
+    cut_at: int | None = None
+    cut_before: bool = False
     # Gates and the number of body bytes after which each stands.
     gates: list[tuple[int, Gate]] = field(default_factory=list)
 
@@ -117,6 +119,20 @@ class Reset:
 
     def apply(self, plan: Plan) -> None:
         plan.reset_after = self.after
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection is reset after some bytes of the request's body: the registry has had them, or nothing (before).
+
+    ``before`` is what a proxy does that passes requests on when it has them whole.
+    """
+
+    at: int
+    before: bool = False
+
+    def apply(self, plan: Plan) -> None:
+        plan.cut_at, plan.cut_before = self.at, self.before
 
 
 @dataclass(frozen=True)

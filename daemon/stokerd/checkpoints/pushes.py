@@ -155,15 +155,16 @@ class StoredContents:
                 return
         tried = "; ".join(failures) or "nobody knows where it came from"
         raise BlobMissing(
-            f"the blob is not on this node any more, and cannot be fetched again ({tried})",
-            Subject("this node", "", blob.digest),
+            f"the blob {blob.digest} is not here any more, and cannot be fetched again ({tried})",
+            Subject("this node", target=blob.digest),
         )
 
     async def read(self, blob: Blob, offset: int, size: int) -> bytes:
         try:
             return await self._runtime.content.read_at(blob.digest, offset, size)
         except RuntimeNotFound:
-            raise BlobMissing("the blob went away while it was pushed", Subject("this node", "", blob.digest)) from None
+            what = f"the blob {blob.digest} went away while it was pushed"
+            raise BlobMissing(what, Subject("this node", target=blob.digest)) from None
 
     async def _fetch(self, origin: Reference, blob: Blob) -> None:
         known = await self._keyring.lookup(origin)

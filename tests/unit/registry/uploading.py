@@ -77,7 +77,7 @@ class PushRegistry:
             return await self._manifest(request, target)
         if not target.startswith("uploads/"):
             there = target in self.blobs
-            return web.Response(status=200 if there else 404)
+            return web.Response(body=self.blobs[target]) if there else web.Response(status=404)
         name = target.removeprefix("uploads/")
         return await (self._session(request, name) if name else self._begin(request))
 
