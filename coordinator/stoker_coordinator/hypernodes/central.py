@@ -40,7 +40,6 @@ class Central:
         self.by_host: dict[str, list[Claim]] = {}
         self.called: dict[str, str] = {}
         self.links: dict[str, dict[str, dict[str, tuple[int, float]]]] = {}
-        self.trunk_sources: dict[tuple[str, str], str] = {}
         self.parents: dict[str, dict[str, str]] = {}
         self._shorts: dict[str, set[str]] = {}
         self._named: dict[tuple[str, str], str] = {}
@@ -63,11 +62,13 @@ class Central:
                 self._named[layer, name.lower()] = switch
         links = self.links.setdefault(layer, {})
         for trunk in reading.trunks:
-            if trunk.other not in links.get(trunk.one, {}):
-                links.setdefault(trunk.one, {})[trunk.other] = (trunk.links, trunk.gbps)
-                links.setdefault(trunk.other, {})[trunk.one] = (trunk.links, trunk.gbps)
-                self.trunk_sources[min(trunk.one, trunk.other), max(trunk.one, trunk.other)] = reading.source
-        if reading.parents:
+            one, other = trunk.one, trunk.other
+            near = links.get(one)
+            if near is None:
+                near = links[one] = {}
+            if other not in near:
+                links.setdefault(other, {})[one] = near[other] = (trunk.links, trunk.gbps)
+        if reading.declared:
             merged = {**reading.parents, **self.parents.get(reading.fabric, {})}
             self.parents[reading.fabric] = without_circles(merged)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+_FEW = 2
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -39,10 +40,9 @@ class Leaves:
         """Of each group: the nodes that are at home in it. Groups that are nobody's home are not here."""
         self.home_of: dict[str, str] = {}
         self._alone = alone
-        self._shared: dict[str, dict[str, int]] = {}
         self._girth: dict[str, int] = {}
         self._moved: set[str] = set()
-        self._touched: set[str] = set()
+        self._touched: dict[str, int] = {}  # switches with other nodes than before, and how many these were
 
     def put(self, node: str, links: Mapping[str, int]) -> None:
         """Say which switches a node hangs on, by how many links; on none, it is forgotten."""
@@ -51,30 +51,23 @@ class Leaves:
             return
         self._moved.add(node)
         if before.keys() != links.keys():
-            self._count(node, before, -1)
-            self._count(node, links, 1)
+            for switch in before:
+                self._at(switch).discard(node)
+            for switch in links:
+                self._at(switch).add(node)
         if links:
             self.links[node] = links
         else:
             del self.links[node]
 
-    def _count(self, node: str, switches: Mapping[str, int], step: int) -> None:
-        self._touched.update(switches)
-        for switch in switches:
-            if step > 0:
-                self.nodes.setdefault(switch, set()).add(node)
-            else:
-                self.nodes[switch].discard(node)
-            if self._alone:
-                continue
-            shared = self._shared.setdefault(switch, {})
-            for other in switches:
-                if other != switch:
-                    count = shared.get(other, 0) + step
-                    if count:
-                        shared[other] = count
-                    else:
-                        del shared[other]
+    def _at(self, switch: str) -> set[str]:
+        """Return the nodes of a switch, to be changed."""
+        nodes = self.nodes.get(switch)
+        if nodes is None:
+            nodes = self.nodes[switch] = set()
+        if switch not in self._touched:
+            self._touched[switch] = len(nodes)
+        return nodes
 
     def settle(self) -> Settled:
         """Bring groups and homes up to date."""
@@ -95,8 +88,10 @@ class Leaves:
     def _regroup(self) -> tuple[set[str], set[str], set[str]]:
         """Return the groups with other switches, all groups looked at, and the switches whose nodes may move."""
         start = set(self._touched)
-        for switch in self._touched:
-            start.update(other for other in self._shared.get(switch, ()) if len(self.nodes[other]) <= 2)
+        for switch, before in self._touched.items():
+            # What a switch of two nodes is like depends on the others that these have.
+            if 1 <= before <= _FEW or len(self.nodes[switch]) <= _FEW:
+                start.update(self._beside(switch))
         for switch in list(start):
             if switch in self.group_of:
                 start.update(self.groups[self.group_of[switch]])
@@ -132,27 +127,48 @@ class Leaves:
                 continue
             group, waiting = [], [first]
             seen.add(first)
+            done: list[set[str]] = []
             while waiting:
                 switch = waiting.pop()
                 group.append(switch)
-                for other in self._shared.get(switch, ()):
-                    if other not in seen and self._alike(switch, other):
-                        seen.add(other)
-                        waiting.append(other)
+                nodes = self.nodes[switch]
+                if self._alone or nodes in done:
+                    continue  # what is like a switch with the same nodes is found already
+                done.append(nodes)
+                near = self._like(switch, seen)
+                seen.update(near)
+                waiting.extend(near)
             found.append(tuple(sorted(group)))
         return found
 
-    def _alike(self, one: str, other: str) -> bool:
-        shared = self._shared[one][other]
-        few, many = sorted((len(self.nodes[one]), len(self.nodes[other])))
-        if 2 * shared > few + many - shared:
-            return True
-        if (few, many) != (1, 2):
-            return False
-        # One node and two: a link is missing, unless the other node has a switch of its own as well.
-        wide = one if len(self.nodes[one]) == many else other
-        alone = {node for each in self._shared[wide] if len(self.nodes[each]) == 1 for node in self.nodes[each]}
+    def _like(self, switch: str, seen: set[str]) -> list[str]:
+        """Return the switches that are like one, but those *seen*."""
+        nodes = self.nodes[switch]
+        size = len(nodes)
+        shared: dict[str, int] = {}
+        for node in nodes:
+            for other in self.links[node]:
+                if other not in seen:
+                    shared[other] = shared.get(other, 0) + 1
+        found = []
+        for other, count in shared.items():
+            others = len(self.nodes[other])
+            if 2 * count > size + others - count or (size + others == _FEW + 1 and self._lacks_a_link(switch, other)):
+                found.append(other)
+        return found
+
+    def _lacks_a_link(self, one: str, other: str) -> bool:
+        """Say of a switch of one node and one of two, whether a link is missing.
+
+        It is not if the second node has a switch of its own as well: then the wider one is above both.
+        """
+        wide = max(one, other, key=lambda switch: len(self.nodes[switch]))
+        alone = {node for each in self._beside(wide) if len(self.nodes[each]) == 1 for node in self.nodes[each]}
         return len(alone) == 1
+
+    def _beside(self, switch: str) -> set[str]:
+        """Return the other switches that the nodes of one hang on."""
+        return {other for node in self.nodes[switch] for other in self.links[node] if other != switch}
 
     def _go_home(self, node: str, changed: set[str]) -> bool:
         """Find a node's home; say whether a group has become, or is no longer, somebody's home."""
@@ -195,6 +211,5 @@ class Leaves:
         for switch in self._touched:
             if not self.nodes[switch]:
                 del self.nodes[switch]
-                self._shared.pop(switch, None)
         self._touched.clear()
         self._moved.clear()

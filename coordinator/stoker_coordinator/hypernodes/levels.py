@@ -1,8 +1,9 @@
 """From groups of leaf switches up to a root: which switches stand above which. Pure.
 
 Level by level: the switches that are linked to two or more of the domains so far are put into groups by which domains
-they are linked to, in the same way as leaf switches by their nodes (``leaves``). Each group that domains are at home in is
-a domain of the next tier. A switch that reaches one domain alone joins nothing; it only carries that domain further up.
+they are linked to, in the same way as leaf switches by their nodes (``leaves``). Each group that domains are at home in
+is a domain of the next tier. A switch that reaches one domain alone joins nothing; it only carries that domain further
+up.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ second), publishes the delta and stores ``memory()``. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -84,10 +84,8 @@ class Live:
         elif known.facts == facts:
             return
         else:
-            self._unclaim(known.facts)
-        for alias in _aliases(facts):
-            self._claims[alias] = self._claims.get(alias, 0) + 1
-        self._doubt(facts)
+            self._claim(known.facts, -1)
+        self._claim(facts)
         if known is None:
             self._nodes[facts.name] = _Known(facts)
         else:
@@ -96,28 +94,33 @@ class Live:
 
     def remove(self, node: str) -> None:
         """Forget a node that is no part of the cluster any more. One that only is not ready is to be put as such."""
+        self.use(node, ())
         known = self._nodes.get(node)
-        if known is None or known.stranger:
-            return
-        self._unclaim(known.facts)
-        self._leave(node, known)
-        self._uses.pop(node, None)
+        if known is not None and not known.stranger:
+            self._claim(known.facts, -1)
+            self._leave(node, known)
 
     def use(self, node: str, uses: Iterable[PortUse]) -> None:
         """Take what goes through a node's ports."""
         fresh = {(each.nic, each.number): each for each in uses}
         if fresh != self._uses.get(node, {}):
             self._uses[node] = fresh
+            if not fresh:
+                del self._uses[node]
             for fabric in self._nodes[node].fabrics if node in self._nodes else ():
                 if fabric in self.trees:
                     self.trees[fabric].touch(node)
 
     def central(self, sources: Sequence[SourceState]) -> None:
         """Take all central sources as they stand, in the order in which they count."""
-        if tuple(sources) == self.sources.sources:
+        fresh = tuple(sources)
+        if [each.reading for each in fresh] == [each.reading for each in self.sources.sources]:
+            self.sources.sources = fresh  # how they are doing, and no more
+            for fabric, tree in self.trees.items():
+                tree.note(self._failed(fabric))
             return
         self._doubtful.update(self.sources.by_host)
-        self.sources = Central(sources)
+        self.sources = Central(fresh)
         self._doubtful.update(self.sources.by_host)
         self._stale.update(self._nodes)
         for fabric, tree in self.trees.items():
@@ -147,6 +150,11 @@ class Live:
         """Return what was put of a node."""
         known = self._nodes.get(node)
         return known.facts if known is not None else None
+
+    def is_stranger(self, node: str) -> bool:
+        """Say whether only central sources know a node."""
+        known = self._nodes.get(node)
+        return known is not None and known.stranger
 
     def ports(self, node: str) -> tuple[Port, ...]:
         """Return a node's ports, with what central sources add."""
@@ -192,19 +200,16 @@ class Live:
             if not self._shorts[name]:
                 del self._shorts[name]
 
-    def _unclaim(self, facts: NodeFacts) -> None:
-        for alias in _aliases(facts):
-            self._claims[alias] -= 1
+    def _claim(self, facts: NodeFacts, step: int = 1) -> None:
+        """Count whose adapters are nodes': what is left of a host of a central source may be a stranger."""
+        if not self.options.strangers:
+            return
+        found = self.sources.by_alias
+        for alias in dict.fromkeys(alias for port in facts.ports for alias in port.aliases):
+            self._claims[alias] = self._claims.get(alias, 0) + step
             if not self._claims[alias]:
                 del self._claims[alias]
-        self._doubt(facts)
-
-    def _doubt(self, facts: NodeFacts) -> None:
-        if self.options.strangers:
-            found = self.sources.by_alias
-            self._doubtful.update(
-                attachment.host.lower() for alias in _aliases(facts) for _, attachment in found.get(alias, ())
-            )
+            self._doubtful.update(attachment.host.lower() for _, attachment in found.get(alias, ()))
 
     def _own(self, node: str, before: Iterable[str], hosts: Iterable[str]) -> None:
         for host in before:
@@ -277,14 +282,16 @@ class Live:
         parents = self.sources.parents.get(fabric)
         if parents is None and fabric in self._label_fabrics:
             parents = self._label_parents.setdefault(fabric, {})
-        failed = [
+        tree.relink(links, parents)
+        tree.note(self._failed(fabric))
+
+    def _failed(self, fabric: str) -> tuple[tuple[str, str], ...]:
+        layer = layer_of(fabric)
+        return tuple(
             (source.name, source.reason)
             for source in self.sources.sources
-            if source.state != "ok"
-            and source.reading is not None
-            and layer_of(source.reading.fabric) == layer_of(fabric)
-        ]
-        tree.relink(links, parents, failed)
+            if source.state != "ok" and (source.reading is None or layer_of(source.reading.fabric) == layer)
+        )
 
     @property
     def _label_fabrics(self) -> set[str]:
@@ -301,7 +308,3 @@ class Live:
                 found.update(tree.names.memory)
         found.update(name for name, each in self._names.items() if each.fabric not in {fabric, *self.trees})
         return found
-
-
-def _aliases(facts: NodeFacts) -> Mapping[str, None]:
-    return {alias: None for port in facts.ports for alias in port.aliases}

@@ -122,7 +122,8 @@ class Reading(Struct, frozen=True):
     names: Mapping[str, str] = {}
     """What switches are called, by their identity."""
     parents: Mapping[str, str] = {}
-    """Where the source itself tells the tree: the parent of each of its domains."""
+    """The parent of each of its domains, where the source itself tells the tree (``declared``)."""
+    declared: bool = False
     unread: Unread = Unread()
     unnamed: int = 0
     """Adapters whose names are nobody's own."""

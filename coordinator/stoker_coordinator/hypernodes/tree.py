@@ -42,7 +42,8 @@ class FabricTree:
         self._stale: set[str] = set()
         self._reshape = True
         self._all = True
-        self._sources: Sequence[tuple[str, str]] = ()
+        self._failed: tuple[tuple[str, str], ...] = ()
+        self._noted = False
 
     def put(self, facts: NodeFacts, ports: tuple[Port, ...]) -> None:
         """Take a node with its ports in this fabric; without any, it is no part of it."""
@@ -67,10 +68,15 @@ class FabricTree:
         if node in self.facts:
             self._stale.add(node)
 
-    def relink(self, links: Links, parents: Mapping[str, str] | None, sources: Sequence[tuple[str, str]]) -> None:
-        """Take other links between switches, and what sources do not answer."""
-        self.links, self.parents, self._sources = links, parents, tuple(sources)
+    def relink(self, links: Links, parents: Mapping[str, str] | None) -> None:
+        """Take other links between switches."""
+        self.links, self.parents = links, parents
         self._reshape = self._all = True
+
+    def note(self, failed: tuple[tuple[str, str], ...]) -> None:
+        """Take which central sources do not answer, and why."""
+        self._noted |= failed != self._failed
+        self._failed = failed
 
     def settle(
         self,
@@ -87,11 +93,13 @@ class FabricTree:
         dirty = homes | settled.groups
         if self._reshape or settled.shape or self._delicate & settled.groups:
             dirty |= self._frame(called, taken, now)
-        elif not dirty:
-            return Delta()
         if self._all:
             dirty |= self.frames.keys()
-        self._reshape = self._all = False
+        elif self._noted:
+            dirty |= {key for key, frame in self.frames.items() if frame.root}
+        self._reshape = self._all = self._noted = False
+        if not dirty:
+            return Delta()
         return self._describe(self._upwards(dirty), now, called, uses, stamps)
 
     # ------------------------------------------------------------------------------------------ structure
@@ -211,7 +219,7 @@ class FabricTree:
             below = [self.hypernodes[self.frames[child].name] for child in self._children[key]]
             for each in below:
                 tally.domain(each)
-            failed = self._sources if frame.root else ()
+            failed = self._failed if frame.root else ()
             found, stamp = describe(frame, tally, below, called, failed, stamps.get(frame.name), now)
             stamps[frame.name] = stamp
             if self.hypernodes.get(frame.name) != found:
