@@ -57,10 +57,10 @@ class Authority:
         """The authority's own certificate: what nodes trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def sign(self, csr: bytes, identity: Identity, days: float, now: datetime | None = None) -> Issued:
+    def sign(self, csr: bytes, identity: Identity, seconds: float, now: datetime | None = None) -> Issued:
         """Return a certificate for the key of a node. What the request says of names is not looked at. Invalid."""
         key = _key_of(csr)
-        begin, end = _span(days, now)
+        begin, end = _span(seconds / 86_400, now)
         builder = (
             _builder(f"stoker node {identity.node}"[:64], self._certificate.subject, key, begin, end)
             .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of(identity))]), False)

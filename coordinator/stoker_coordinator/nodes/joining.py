@@ -79,13 +79,13 @@ class Joining:
 
     async def _sign(self, request: JoinRequest, epoch: int, token: str) -> JoinAnswer:
         issued = await asyncio.to_thread(
-            self._authority.sign, request.csr, Identity(request.node, epoch), self._settings.certificate_days
+            self._authority.sign, request.csr, Identity(request.node, epoch), self._settings.certificate_lifetime
         )
         _log.info("a node has joined", node=request.node, token=token, time=epoch)
         return JoinAnswer(chain=issued.chain, authority=self._authority.pem, not_after=issued.not_after)
 
 
-async def renew(authority: Authority, identity: Identity, csr: bytes, days: float) -> Certificate:
+async def renew(authority: Authority, identity: Identity, csr: bytes, seconds: float) -> Certificate:
     """Return a new certificate for whom the connection has proved to be *identity*. Invalid."""
-    issued = await asyncio.to_thread(authority.sign, csr, identity, days)
+    issued = await asyncio.to_thread(authority.sign, csr, identity, seconds)
     return Certificate(chain=issued.chain, authority=authority.pem, not_after=issued.not_after)

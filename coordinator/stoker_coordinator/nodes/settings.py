@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stoker.toml_settings import PositiveCount, PositiveSeconds
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
@@ -22,23 +24,23 @@ class LinkSettings:
     names: tuple[str, ...] = ()
     """Names and addresses that nodes reach the coordinator by, for its certificate; beside its host name."""
 
-    heartbeat: float = 10.0
+    heartbeat: PositiveSeconds = 10.0
     """How often nodes say that they are there."""
 
-    silent_after: float = 35.0
+    silent_after: PositiveSeconds = 35.0
     """A node of which nothing was heard for so long is not ready."""
 
-    dropped_after: float = 120.0
+    dropped_after: PositiveSeconds = 120.0
     """The stream of a node of which nothing was heard for so long is ended."""
 
-    certificate_days: float = 30.0
+    certificate_lifetime: PositiveSeconds = 30 * 86_400.0
     """How long a node's certificate holds; nodes renew theirs when a third of it is left."""
 
-    most_nodes: int = 20_000
+    most_nodes: PositiveCount = 20_000
     """Nodes that may be connected at one time."""
 
-    messages_per_second: float = 50.0
+    messages_per_second: PositiveCount = 50
     """What one node may send, for longer than a moment; a node that sends more is read more slowly."""
 
-    bytes_per_second: float = 2 << 20
+    bytes_per_second: PositiveCount = 2 << 20
     """As above."""

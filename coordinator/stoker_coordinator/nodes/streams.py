@@ -339,7 +339,7 @@ class Streams:
             return
         session.renewed = now
         try:
-            fresh = await renew(self.authority, identity, message.csr, self._settings.certificate_days)
+            fresh = await renew(self.authority, identity, message.csr, self._settings.certificate_lifetime)
         except CoordinatorError as error:
             self._lie(record, error.reason, error.message)
             return
