@@ -15,6 +15,8 @@ Check = Literal[
 
 _RESERVE_BYTES = 64 << 20
 _RESERVE_INODES = 1_000
+_MOST_TASKS = 64
+"""So many can be looked at within a short dump."""
 _KNOWN_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "shm", "net/tun"})
 _ANONYMOUS = re.compile(r"anon_inode:\[?([\w-]+)\]?")
 _KNOWN_ANONYMOUS = frozenset({"eventfd", "eventpoll", "signalfd", "timerfd", "inotify", "fanotify", "pidfd", "bpf-map"})
@@ -42,7 +44,9 @@ class Facts(msgspec.Struct, frozen=True):
 
     ``memory`` and ``upper_bytes`` are what it will take, at most, on the file systems of ``images`` and ``snapshots``.
     ``own_pids``: whether the container has a PID namespace of its own; ``inner_namespaces``: ids of processes in
-    further ones inside of it. ``established`` counts TCP connections; ``tcp_closed``: CRIU is told to leave them out.
+    further ones inside of it. ``tasks`` counts their threads when all descend from the first process, else it is 0;
+    ``shared_bytes`` is what its /dev/shm holds. ``established`` counts TCP connections; ``tcp_closed``: CRIU is told to
+    leave them out.
     """
 
     criu: str
@@ -55,6 +59,8 @@ class Facts(msgspec.Struct, frozen=True):
     terminal: bool = False
     inner_namespaces: tuple[int, ...] = ()
     memory: int = 0
+    tasks: int = 0
+    shared_bytes: int = 0
     upper_bytes: int = 0
     upper_inodes: int = 0
     images: Space | None = None
@@ -72,6 +78,17 @@ class Obstacle(msgspec.Struct, frozen=True):
 def obstacles(facts: Facts, tcp: TcpMode) -> tuple[Obstacle, ...]:
     """Return everything that stands in the way; empty when CRIU can be tried."""
     return (*_node(facts), *_processes(facts, tcp), *_space(facts))
+
+
+def fits_into_dump(facts: Facts) -> bool:
+    """Say whether the root filesystem can be copied in the time for which CRIU itself holds the processes.
+
+    A dump of little memory takes some 30 ms, more memory takes longer. Processes that do not descend from the first
+    (somebody's exec) are none of CRIU's, and would run on meanwhile.
+    """
+    size, files = facts.upper_bytes + facts.shared_bytes, facts.upper_inodes
+    enough = size <= (4 << 20) + facts.memory // 32 and files <= 100 + (facts.memory >> 22)
+    return facts.state == "running" and 0 < facts.tasks <= _MOST_TASKS and enough
 
 
 def together(found: tuple[Facts, ...]) -> tuple[Facts, ...]:

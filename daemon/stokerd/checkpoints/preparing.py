@@ -8,20 +8,26 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
+import structlog
 
 from stokerd.checkpoints.errors import CheckpointRefused
 from stokerd.checkpoints.model import Intent, Tell, Wish, untold
 from stokerd.checkpoints.overlay import Root, root_of
-from stokerd.checkpoints.preflight import Facts, Obstacle, obstacles, together
+from stokerd.checkpoints.preflight import Facts, Obstacle, fits_into_dump, obstacles, together
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey
-from stokerd.errors import NotFound
+from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import ContainerRecord, Task
+from stokerd.runtime.types import Usage
+
+_log = structlog.get_logger("checkpoints")
+_USAGE_TRIES = 5
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The checkpoint of one container, under way; ``together`` is how many are made in the same freeze."""
+    """The checkpoint of one container, under way; ``together`` is how many are made in the same freeze. ``quick``: it
+    stands only while CRIU holds it, and its files are copied meanwhile."""
 
     id: str
     wish: Wish
@@ -33,6 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     group: str = ""
     together: int = 1
     tell: Tell = untold
+    quick: bool = False
 
     @property
     def intent(self) -> Intent:
@@ -61,9 +68,12 @@ class Preparer:
         self._runtime, self._shelf, self._survey, self._clock = runtime, shelf, survey, clock
 
     async def prepare(
-        self, container_ids: Sequence[str], wish: Wish, tell: Tell, *, grouped: bool = False
+        self, container_ids: Sequence[str], wish: Wish, tell: Tell, *, grouped: bool = False, quick: bool = False
     ) -> tuple[Job, ...]:
-        """Look at all containers. CheckpointRefused names everything that stands in the way of any of them."""
+        """Look at all containers. CheckpointRefused names everything that stands in the way of any of them.
+
+        *quick* allows jobs to be so.
+        """
         found = [await self._find(each) for each in container_ids]
         facts = together(tuple(each.facts for each in found))
         ways = [obstacles(each, wish.tcp) for each in facts]
@@ -71,7 +81,9 @@ class Preparer:
             raise _refusal(dict(zip(container_ids, ways, strict=True)))
         now = self._clock()
         group = new_id(now, "group") if grouped else ""
-        return tuple([await self._job(each, wish, now, group, len(found), tell) for each in found])
+        jobs = [await self._job(each, wish, now, group, len(found), tell) for each in found]
+        quick = quick and len(jobs) == 1 and wish.leave_running and fits_into_dump(facts[0])
+        return tuple(msgspec.structs.replace(job, quick=quick) for job in jobs)
 
     async def _find(self, container_id: str) -> Found:
         record = await self._runtime.records.get(container_id)
@@ -92,12 +104,23 @@ class Preparer:
 
     async def _look(self, facts: Facts, record: ContainerRecord, task: Task, root: Root) -> Facts:
         pids = await self._runtime.tasks.pids(record.id)
-        usage = await self._runtime.snapshots.usage(record.snapshot_key)
+        usage = await self._usage(record.snapshot_key)
         if usage is not None:
             facts = msgspec.structs.replace(facts, upper_bytes=usage.bytes, upper_inodes=usage.inodes)
         ordered = (task.pid, *(pid for pid in pids if pid != task.pid))
         prefix, spec = self._runtime.info.host_root, record.document()
         return await asyncio.to_thread(self._survey, facts, ordered, spec, self._shelf.directory, root.upper, prefix)
+
+    async def _usage(self, snapshot: str) -> Usage | None:
+        """Ask for the space of an active snapshot. containerd walks it, and fails when a file vanishes meanwhile."""
+        for _ in range(_USAGE_TRIES):
+            try:
+                return await self._runtime.snapshots.usage(snapshot)
+            except RuntimeUnavailable:
+                raise
+            except RuntimeFailure as error:
+                _log.debug("the space of a root filesystem is not known yet", snapshot=snapshot, why=error.message)
+        return None
 
     async def _job(self, found: Found, wish: Wish, now: datetime, group: str, number: int, tell: Tell) -> Job:
         assert found.root is not None

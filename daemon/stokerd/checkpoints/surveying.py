@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from stokerd.checkpoints.catching import family
 from stokerd.checkpoints.criu import CONFIG_ANNOTATION, NODE_CONFIG, tcp_closed_by
 from stokerd.checkpoints.manifest import Node
-from stokerd.checkpoints.model import has_own_pids
+from stokerd.checkpoints.model import has_own_pids, shared_memory
 from stokerd.checkpoints.preflight import Facts, OpenFile, Space
 from stokerd.runtime.types import RuntimeInfo
 
@@ -46,6 +47,8 @@ def survey(facts: Facts, pids: Iterable[int], spec: Mapping[str, Any], images: s
         terminal=bool((spec.get("process") or {}).get("terminal")),
         inner_namespaces=_apart(pids),
         memory=sum(map(_resident, pids)),
+        tasks=_family(pids),
+        shared_bytes=_used(prefix + shared) if (shared := shared_memory(spec)) else 0,
         images=_space(prefix + images, images),
         snapshots=_space(prefix + upper, upper),
     )
@@ -121,6 +124,21 @@ def _namespace(pid: int) -> str:
 def _resident(pid: int) -> int:
     fields = _text(f"/proc/{pid}/statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
+
+
+def _family(pids: tuple[int, ...]) -> int:
+    """Count the threads of all, 0 when one of them does not descend from the first."""
+    tasks = family(pids[0]) if pids else frozenset()
+    return len(tasks) if set(pids) <= {process for process, _ in tasks} else 0
+
+
+def _used(path: str) -> int:
+    """Return what a file system holds, which is mounted for one pod alone."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return 0
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
 def _space(path: str, shown: str) -> Space | None:

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from stokerd.checkpoints import shelf as shelves
+from stokerd.checkpoints.catching import caught, still, thaw_group
 from stokerd.checkpoints.copying import Copied, copy_tree
 from stokerd.checkpoints.describing import Describer
 from stokerd.checkpoints.digests import tree_digest
@@ -53,11 +54,13 @@ def utc_now() -> datetime:
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """What was taken of one container within the freeze: its root's copy, and whether there was a /dev/shm to take."""
+    """What was taken of one container within the freeze: its root's copy, and whether there was a /dev/shm to take.
+    ``since`` is when it began to stand, where CRIU alone held it (`perf_counter`)."""
 
     upper: str
     root: Copied
     shm: bool
+    since: float = 0.0
 
 
 class Taker:
@@ -83,8 +86,17 @@ class Taker:
     ) -> tuple[Manifest, ...]:
         """Checkpoint the containers in one freeze. CheckpointRefused, before anything is frozen, names what stands in
         the way. When one of them fails, there is no checkpoint of any."""
+        try:
+            return await self._take(container_ids, wish, tell, grouped=grouped, quick=True)
+        except _TooLate:
+            _log.info("the files could not be copied within the dump; once more, frozen", containers=container_ids)
+            return await self._take(container_ids, wish, tell, grouped=grouped, quick=False)
+
+    async def _take(
+        self, container_ids: Sequence[str], wish: Wish, tell: Tell, *, grouped: bool, quick: bool
+    ) -> tuple[Manifest, ...]:
         tell("surveying")
-        jobs = await self._preparer.prepare(container_ids, wish, tell, grouped=grouped)
+        jobs = await self._preparer.prepare(container_ids, wish, tell, grouped=grouped, quick=quick)
         freezes = tuple(Freeze(self._runtime, job.record.id, ours=not job.intent.was_paused) for job in jobs)
         self.under_way.update(job.id for job in jobs)
         try:
@@ -103,6 +115,8 @@ class Taker:
 
     async def _make(self, jobs: Sequence[Job], freezes: Sequence[Freeze]) -> tuple[Manifest, ...]:
         uppers = [await self._target(job) for job in jobs]
+        if jobs[0].quick:
+            return await self._make_quickly(jobs[0], uppers[0])
         jobs[0].tell("freezing")
         began = perf_counter()
         stop = jobs[0].intent.stop
@@ -118,10 +132,24 @@ class Taker:
             raise CheckpointError(f"container {frozen.id} could not be thawed: containerd is away")
         if not stop:
             made = await self._complete(jobs, captured, began, (perf_counter() - began) * 1000)
-        for manifest in made:
-            took, container = round(manifest.frozen_ms, 1), manifest.source.container_id
-            _log.info("checkpoint is complete", id=manifest.id, container=container, frozen_ms=took)
+        _tell_log(made)
         return made
+
+    async def _make_quickly(self, job: Job, upper: str) -> tuple[Manifest, ...]:
+        """Leave it to CRIU to stop the processes and to let them go. _TooLate when that was too short for the copy."""
+        try:
+            captured = await self._both(job, upper)
+        except (CheckpointError, RuntimeFailure):
+            await to_the_end(self._thaw_group(job), f"thaw {job.record.id}")
+            raise
+        frozen_ms = (perf_counter() - captured.since) * 1000
+        made = await self._complete((job,), (captured,), captured.since, frozen_ms)
+        _tell_log(made)
+        return made
+
+    async def _thaw_group(self, job: Job) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(thaw_group, job.task.pid)
 
     async def _target(self, job: Job) -> str:
         """Make the snapshot that the root filesystem is copied into, and return its upper directory."""
@@ -178,10 +206,13 @@ class Taker:
         A dump is never broken off: its CRIU may work on without runc, with the container in its hands.
         """
         job.tell("dumping")
-        stop = threading.Event()
+        stop, ended = threading.Event(), threading.Event()
+        work = partial(self._copy, job, target, stop)
+        if job.quick:
+            work = partial(self._copy_meanwhile, job, target, stop, ended)
         dump = asyncio.create_task(self._dump(job), name=f"dump {job.id}")
-        copy = asyncio.create_task(in_thread(stop, lambda: self._copy(job, target, stop)), name=f"copy {job.id}")
-        dump.add_done_callback(lambda done: stop.set() if done.cancelled() or done.exception() else None)
+        copy = asyncio.create_task(in_thread(stop, work), name=f"copy {job.id}")
+        dump.add_done_callback(lambda done: stop.set() if done.cancelled() or done.exception() else ended.set())
         cancelled = await settled(asyncio.gather(dump, copy, return_exceptions=True), stop.set)
         if cancelled is not None:
             raise cancelled
@@ -189,8 +220,7 @@ class Taker:
             error = task.exception()
             if error is not None:
                 raise error
-        copied, shm = copy.result()
-        return Captured(target, copied, shm)
+        return copy.result()
 
     async def _dump(self, job: Job) -> None:
         images, work = (self._shelf.node_path(job.id, name) for name in (shelves.IMAGES, shelves.WORK))
@@ -223,18 +253,28 @@ class Taker:
             return error
         return CheckpointError(f"CRIU failed: {what or error.message}")
 
-    def _copy(self, job: Job, target: str, stop: threading.Event) -> tuple[Copied, bool]:
+    def _copy(self, job: Job, target: str, stop: threading.Event) -> Captured:
         """Copy the root filesystem, and the pod's /dev/shm. In a thread."""
         copied = copy_tree(self._here(job.upper), self._here(target), stop.is_set)
         shm = shared_memory(job.record.document())
         if not shm:
-            return copied, False
+            return Captured(target, copied, shm=False)
         place = self._shelf.path(job.id, shelves.SHM)
         place.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):
             copy_tree(self._here(shm), str(place), stop.is_set)
-            return copied, True
-        return copied, False
+            return Captured(target, copied, shm=True)
+        return Captured(target, copied, shm=False)
+
+    def _copy_meanwhile(self, job: Job, target: str, stop: threading.Event, ended: threading.Event) -> Captured:
+        """Copy while CRIU holds all processes; _TooLate when it did not hold them from the first file to the last."""
+        held = caught(job.task.pid, lambda: stop.is_set() or ended.is_set())
+        if held is None:
+            raise _TooLate
+        captured = self._copy(job, target, stop)
+        if not still(job.task.pid, held):
+            raise _TooLate
+        return msgspec.structs.replace(captured, since=held.since)
 
     # ------------------------------------------------------------------------------------------ after
 
@@ -249,6 +289,19 @@ class Taker:
 
     def _here(self, path: str) -> str:
         return f"{self._runtime.info.host_root}{path}"
+
+
+class _TooLate(CheckpointError):
+    """CRIU had let the processes go before the copy of their files was complete."""
+
+    def __init__(self) -> None:
+        super().__init__("the dump ended before the copy of the files")
+
+
+def _tell_log(made: Sequence[Manifest]) -> None:
+    for manifest in made:
+        took, container = round(manifest.frozen_ms, 1), manifest.source.container_id
+        _log.info("checkpoint is complete", id=manifest.id, container=container, frozen_ms=took)
 
 
 async def remove(runtime: NativeRuntime, shelf: Shelf, checkpoint: str) -> None:
