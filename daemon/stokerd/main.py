@@ -20,13 +20,13 @@ with lean_imports():
     import structlog
     from prometheus_client import CollectorRegistry
 
+    from stoker.service.notify import Notifier
+    from stoker.service.stopping import Stop, end_at_last
+    from stoker.service.supervise import Subsystem, Supervisor
     from stokerd import VERSION, log, settings_file
     from stokerd.errors import ConfigError, StokerError
     from stokerd.life.activation import passed_api_socket
-    from stokerd.life.notify import Notifier
     from stokerd.life.reload import Reloader
-    from stokerd.life.stopping import Stop, end_at_last
-    from stokerd.life.supervise import Subsystem, Supervisor
     from stokerd.metrics import SubsystemMetrics
     from stokerd.settings import Settings
     from stokerd.wiring import Daemon, compose

@@ -28,7 +28,7 @@ class RuntimeMetrics:
 
 
 class SubsystemMetrics:
-    """Which subsystems of the daemon run, and how often one failed (`life.supervise.Gauges`)."""
+    """Which subsystems of the daemon run, and how often one failed (`stoker.service.supervise.Gauges`)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._up = Gauge(

@@ -20,6 +20,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from stoker.objects.images import InlineAuth, WarmRequest
+from stoker.service.supervise import Supervisor
 from stokerd import VERSION, log
 from stokerd.api.server import ApiServer
 from stokerd.checkpoints.room import CheckpointRoom
@@ -46,7 +47,6 @@ from stokerd.journal.containers import ContainerJournal
 from stokerd.journal.database import Database
 from stokerd.journal.images import ImageJournal
 from stokerd.life.reload import Reloader, plain
-from stokerd.life.supervise import Supervisor
 from stokerd.metrics import RuntimeMetrics, watch_process
 from stokerd.node.service import Control, NodeParts, NodeService
 from stokerd.registry.client import RegistryClient

@@ -44,7 +44,7 @@ BREAKS = """
 import sys
 from stokerd import main
 from stokerd.images.service import ImageService
-from stokerd.life import supervise
+from stoker.service import supervise
 supervise.HEALTHY_AFTER = 1.0
 whole, left = ImageService.run, 2
 async def run(self):

@@ -12,8 +12,8 @@ import msgspec
 import structlog
 
 from stoker.objects.containers import ReloadResult
+from stoker.service.notify import Notifier
 from stokerd.errors import ConfigError
-from stokerd.life.notify import Notifier
 from stokerd.settings import Settings, is_live
 from stokerd.settings_file import consistency_problems, load
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stokerd.life.notify import Notifier
+from stoker.service.notify import Notifier
 from tests.unit.images.virtual import virtual, virtual_loop
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.service.notify import Notifier
 from stokerd.errors import ConfigError
-from stokerd.life.notify import Notifier
 from stokerd.life.reload import Reloader, compare, plain
 from stokerd.settings import Settings, is_live
 from stokerd.settings_file import load

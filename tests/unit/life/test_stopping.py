@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from stokerd.life.stopping import EXIT_LATE, Stop
+from stoker.service.stopping import EXIT_LATE, Stop
 
 
 async def test_the_first_signal_asks_and_the_second_hurries() -> None:
@@ -30,7 +30,7 @@ async def test_the_first_signal_asks_and_the_second_hurries() -> None:
 def test_what_hangs_is_ended() -> None:
     script = """
 import threading
-from stokerd.life.stopping import end_at_last
+from stoker.service.stopping import end_at_last
 threading.Thread(target=threading.Event().wait).start()  # keeps the interpreter from ending
 end_at_last(0.2)
 """
@@ -40,5 +40,5 @@ end_at_last(0.2)
 
 
 def test_what_ends_by_itself_does_not_wait_for_the_last_resort() -> None:
-    script = "from stokerd.life.stopping import end_at_last\nend_at_last(600)\n"
+    script = "from stoker.service.stopping import end_at_last\nend_at_last(600)\n"
     assert subprocess.run([sys.executable, "-c", script], timeout=30, check=False).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from stokerd.life.supervise import HEALTHY_AFTER, Subsystem, Supervisor
+from stoker.service.supervise import HEALTHY_AFTER, Subsystem, Supervisor
 from stokerd.metrics import SubsystemMetrics
 from tests.unit.images.virtual import virtual
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from stokerd.errors import redact
+from stoker.redaction import redact
 
 _log = structlog.get_logger("life")
 _FIRST_PAUSE = 1.0
