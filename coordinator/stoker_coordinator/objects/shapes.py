@@ -17,6 +17,8 @@ from msgspec import NODEFAULT, Struct
 from stoker.objects.meta import NotHonoured, Only, Secret
 
 Container = Literal["one", "list", "map"]
+Change = Callable[[str, str], str]
+"""What is to become of a secret, by its path and its text."""
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -217,7 +219,7 @@ def has_secrets(kind: type[Struct]) -> bool:
     )
 
 
-def map_secrets(document: Any, kind: type[Struct], change: Callable[[str, str], str], path: str = "") -> Any:
+def map_secrets(document: Any, kind: type[Struct], change: Change, path: str = "") -> Any:
     """Return a document with what *change* makes of each secret in it, given its path and the text."""
     if not isinstance(document, Mapping) or not has_secrets(kind):
         return document
@@ -234,9 +236,7 @@ def map_secrets(document: Any, kind: type[Struct], change: Callable[[str, str], 
     return result
 
 
-def _map_inside(
-    value: Any, inner: type[Struct], container: Container, change: Callable[[str, str], str], place: str
-) -> Any:
+def _map_inside(value: Any, inner: type[Struct], container: Container, change: Change, place: str) -> Any:
     if container == "list" and isinstance(value, list | tuple):
         return [map_secrets(each, inner, change, f"{place}[{index}]") for index, each in enumerate(value)]
     if container == "map" and isinstance(value, Mapping):

@@ -1,0 +1,144 @@
+"""What every request passes: who asks is found out, failures are explained, changes are put on record."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from datetime import UTC, datetime
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from stoker_coordinator.api.failures import MethodNotAllowed, UnknownRoute, failure_of, response_of
+from stoker_coordinator.api.handlers import ASKED, Asked
+from stoker_coordinator.api.metrics import ApiMetrics
+from stoker_coordinator.api.peers import principal_of
+from stoker_coordinator.audit import Audit, Entry
+from stoker_coordinator.auth import READS, Principal, Tokens
+from stoker_coordinator.errors import Unauthorized
+
+_PUBLIC = frozenset({"/healthz", "/readyz"})
+
+
+class InFlight:
+    """Counts the requests under way, so that a stop can wait for them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def enter(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def wait_idle(self, timeout: float) -> bool:
+        """Return whether the last request ended within *timeout* seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def recording(metrics: ApiMetrics, audit: Audit, in_flight: InFlight) -> Middleware:
+    """Return the outermost middleware: it counts, and writes the audit log."""
+
+    @web.middleware
+    async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked = request[ASKED] = Asked()
+        code, start = 0, time.perf_counter()
+        in_flight.enter()
+        try:
+            response = await handler(request)
+            code = response.status
+            return response
+        finally:
+            in_flight.leave()
+            kind = asked.target.kind.name if asked.target is not None else ""
+            metrics.requests.labels(asked.verb, kind, str(code) if code else "gone").inc()
+            if code and asked.verb != "watch":
+                metrics.seconds.labels(asked.verb).observe(time.perf_counter() - start)
+            if code == 401:
+                metrics.refused.inc()
+            if not asked.public and (asked.verb not in READS or code in {401, 403}):
+                audit.write(_entry(request, asked, code))
+
+    return record
+
+
+def _entry(request: web.Request, asked: Asked, code: int) -> Entry:
+    target, who = asked.target, asked.who
+    return Entry(
+        at=datetime.now(UTC),
+        who=who.name if who is not None else "",
+        role=who.role if who is not None else "",
+        peer=request.remote or "unix",
+        verb=asked.verb or request.method.lower()[:10],
+        kind=target.kind.name if target is not None else "",
+        namespace=(target.namespace or "") if target is not None else "",
+        name=target.name if target is not None else "",
+        status_only=target.status if target is not None else False,
+        dry_run=asked.dry_run,
+        code=code,
+        reason=request.get("reason", ""),
+    )
+
+
+@web.middleware
+async def explaining(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into an answer."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:  # the client went away while it was being answered
+        raise
+    except web.HTTPMethodNotAllowed as refusal:
+        allowed = ", ".join(sorted(refusal.allowed_methods))
+        error: Exception = MethodNotAllowed(
+            f"{request.path[:200]} does not take {request.method[:20]}", hint=f"it takes {allowed}"
+        )
+    except web.HTTPNotFound:
+        error = UnknownRoute(f"there is no {request.path[:200]} here", hint="GET /apis lists all kinds")
+    except Exception as raised:  # noqa: BLE001 - the border: nothing may reach aiohttp's own error page
+        error = raised
+    failure = failure_of(error, f"{request.method} {request.path[:200]}")
+    request["reason"] = failure.reason
+    return response_of(failure)
+
+
+def recognising(tokens: Tokens, gid: int | None) -> Middleware:
+    """Return the middleware that finds out who asks. *gid*: the group that may use the unix socket."""
+
+    @web.middleware
+    async def recognise(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in _PUBLIC:
+            connection = _unix_socket(request)
+            if connection is not None:
+                request[ASKED].who = principal_of(connection, gid)
+            else:
+                header = request.headers.get("Authorization", "")
+                request[ASKED].who = _authenticated(tokens, header)
+        return await handler(request)
+
+    return recognise
+
+
+def _authenticated(tokens: Tokens, header: str) -> Principal:
+    if len(header) > 500:
+        raise Unauthorized("this is no token of ours")
+    return tokens.authenticate(header, datetime.now(UTC))
+
+
+def _unix_socket(request: web.Request) -> socket.socket | None:
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client has gone")
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    return connection if connection is not None and connection.family == socket.AF_UNIX else None

@@ -1,0 +1,208 @@
+"""The API on its addresses: starts, serves, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from stoker_coordinator.api.handlers import Handlers
+from stoker_coordinator.api.metrics import ApiMetrics
+from stoker_coordinator.api.middleware import InFlight, explaining, recognising, recording
+from stoker_coordinator.api.peers import group_id
+from stoker_coordinator.api.verbs import Verbs
+from stoker_coordinator.api.watching import Watches
+from stoker_coordinator.audit import Audit
+from stoker_coordinator.auth import Tokens
+from stoker_coordinator.errors import AlreadyRunning, ConfigError, CoordinatorError
+from stoker_coordinator.sealing import Sealer
+from stoker_coordinator.settings import ApiSettings, address
+from stoker_coordinator.store.protocol import Store
+
+_log = structlog.get_logger("api")
+_CLEANUP_SECONDS = 0.25
+_BACKLOG = 512
+
+
+class ApiServer:
+    """Serves the store to people and programs. Pages of other rooms are added as *routes* before `start`."""
+
+    def __init__(
+        self,
+        settings: ApiSettings,
+        store: Store,
+        *,
+        tokens: Tokens,
+        sealer: Sealer,
+        audit: Audit,
+        registry: CollectorRegistry,
+        version: str,
+        problems: Callable[[], Mapping[str, str]] = dict,
+        routes: tuple[web.RouteDef, ...] = (),
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._audit = audit
+        metrics = ApiMetrics(registry)
+        self._metrics = metrics
+        self._in_flight = InFlight()
+        self._watches = Watches(
+            store, limit=settings.max_watches, bookmarks=settings.bookmarks, count=metrics.watches.set
+        )
+        handlers = Handlers(
+            store,
+            Verbs(store, sealer),
+            self._watches,
+            registry,
+            problems,
+            version=version,
+            page=settings.page,
+        )
+        self._routes = (*handlers.routes(), *routes)
+        self._runner: web.AppRunner | None = None
+        self._socket: socket.socket | None = None
+        self.port = 0
+        """Of the TCP address, once it is open; 0 when there is none."""
+
+    async def start(self) -> None:
+        """Listen and serve. AlreadyRunning, ConfigError, CoordinatorError when an address cannot be had."""
+        gid = group_id(self._settings.group)
+        if gid is None and self._settings.group:
+            _log.warning("the socket's group does not exist: root alone may use it", group=self._settings.group)
+        app = web.Application(
+            client_max_size=self._settings.max_body,
+            middlewares=[
+                recording(self._metrics, self._audit, self._in_flight),
+                explaining,
+                recognising(self._tokens, gid),
+            ],
+        )
+        app.add_routes(self._routes)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS, access_log=None, max_line_size=16384
+        )
+        await self._runner.setup()
+        try:
+            self._socket = open_socket(self._settings.socket, gid)
+            await web.SockSite(self._runner, self._socket, backlog=_BACKLOG).start()
+            if self._settings.listen:
+                await self._listen(self._runner)
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = address(self._settings.listen)
+        context = tls_context(self._settings)
+        site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_BACKLOG)
+        try:
+            await site.start()
+        except OSError as error:
+            raise AlreadyRunning(
+                f"the API cannot listen on {self._settings.listen}: {error.strerror or error}",
+                hint="is another coordinator running?",
+            ) from None
+        listening = next(found for found in runner.addresses if isinstance(found, tuple))
+        self.port = listening[1]
+        _log.info("the API is up", listen=f"{host}:{self.port}", tls=context is not None)
+
+    async def stop(self, timeout: float) -> None:
+        """Take no more requests, end the watches, give requests under way *timeout* seconds, close the rest."""
+        began = time.monotonic()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            for site in list(runner.sites):
+                await site.stop()
+            self._watches.close()
+            await self._in_flight.wait_idle(max(0.0, timeout - (time.monotonic() - began)))
+            await runner.cleanup()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._settings.socket.unlink(missing_ok=True)
+        self._audit.close()
+
+
+def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
+    """Return what the certificate and key of the settings make, None without; ConfigError."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("api.tls_cert and api.tls_key", [f"cannot be used: {error}"]) from None
+    return context
+
+
+def open_socket(path: Path, gid: int | None) -> socket.socket:
+    """Return a listening unix socket at *path*; one that nobody listens on any more is replaced. AlreadyRunning."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            if _is_alive(path):
+                raise AlreadyRunning(f"another coordinator listens on {path}")
+            path.unlink()
+        opened = socket.socket(socket.AF_UNIX)
+        try:
+            before = os.umask(0o117)
+            try:
+                opened.bind(str(path))
+            finally:
+                os.umask(before)
+            if gid is not None:
+                os.chown(path, -1, gid)
+        except BaseException:
+            opened.close()
+            raise
+    except OSError as error:
+        raise CoordinatorError(f"the socket {path} cannot be made: {error.strerror or error}") from None
+    opened.setblocking(False)
+    return opened
+
+
+def _is_alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+async def follow_certificate(settings: ApiSettings, context: ssl.SSLContext, interval: float = 60.0) -> None:
+    """Load the certificate again whenever its file has changed, for ever."""
+    loaded = _stamp(settings)
+    while True:
+        await asyncio.sleep(interval)
+        stamp = _stamp(settings)
+        if stamp == loaded:
+            continue
+        try:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            _log.error("the new certificate cannot be used; the former holds", why=str(error))
+        else:
+            _log.info("the certificate was read again")
+        loaded = stamp
+
+
+def _stamp(settings: ApiSettings) -> tuple[int, int]:
+    def of(path: str) -> int:
+        try:
+            return Path(path).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    return of(settings.tls_cert), of(settings.tls_key)
