@@ -19,7 +19,8 @@ from typing import Protocol
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from stoker.objects.images import InlineAuth, WarmRequest
+from stoker.objects.containers import PodInfo
+from stoker.objects.images import ImageStatus, InlineAuth, WarmRequest
 from stoker.service.supervise import Supervisor
 from stokerd import VERSION, log
 from stokerd.api.server import ApiServer
@@ -53,6 +54,7 @@ from stokerd.registry.client import RegistryClient
 from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
+from stokerd.topology.metrics import TopologyMetrics
 from stokerd.topology.room import TopologyRoom
 
 _SECRET_BYTES = 16
@@ -132,7 +134,8 @@ async def compose(
         ),
         settings.checkpoints,
     )
-    topology = TopologyRoom(settings.topology)
+    topology = TopologyRoom(settings.topology, Contents(images, pods))
+    TopologyMetrics(registry, topology.snapshot)
     rooms: dict[str, Room] = {
         "images": images,
         "containers": pods,
@@ -198,6 +201,22 @@ def _images(
         daemon=identity,
     )
     return ImageService(parts, settings)
+
+
+class Contents:
+    """`topology.contents.NodeContents`: what the rooms of images and of containers list."""
+
+    def __init__(self, images: ImageService, pods: ContainersService) -> None:
+        self._images = images
+        self._pods = pods
+
+    async def images(self) -> Sequence[ImageStatus]:
+        """Return the images on the node."""
+        return await self._images.list()
+
+    async def pods(self) -> Sequence[PodInfo]:
+        """Return the pods of the node with their containers."""
+        return await self._pods.pods()
 
 
 class ImageNotWarm(StokerError):

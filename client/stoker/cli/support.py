@@ -179,6 +179,8 @@ _SOURCES = (
     Source("doctor.txt", "the same as a check list", _doctor),
     Source("settings.json", "the settings that hold", _json_of(lambda client: client.settings())),
     Source("metrics.txt", "metrics", _metrics),
+    Source("topology.json", "what the node is made of and hangs on", _json_of(lambda client: client.topology())),
+    Source("topology-load.json", "what its links carry", _json_of(lambda client: client.topology_load())),
     Source("images.json", "images on the node", _json_of(lambda client: client.images())),
     Source("pins.json", "pins", _json_of(lambda client: client.pins())),
     Source("keeps.json", "kept images", _json_of(lambda client: client.keeps())),

@@ -22,6 +22,7 @@ NicUse = Literal["compute", "storage", "management", "unknown"]
 HealthState = Literal["healthy", "degraded", "down", "unknown"]
 Severity = Literal["error", "warning", "info"]
 ChangeKind = Literal["added", "removed", "changed"]
+NvlinkEnd = Literal["gpu", "switch", "other"]
 
 
 class Fact(Wire):
@@ -58,6 +59,8 @@ class PcieInfo(Wire):
     width_max: int | None = None
     narrowest: str = ""
     """The bridge above it whose link has fewer lanes than it could have, and how many."""
+    driver: str = ""
+    """Of the kernel: ``nvidia``, ``mlx5_core``; ``vfio-pci`` has it for a virtual machine."""
     iommu_group: int | None = None
     acs_redirects: bool | None = None
     """Whether a bridge above it sends traffic between devices up to the root; None: not known (only root may see)."""
@@ -69,6 +72,80 @@ class NumaNode(Fact):
     memory_bytes: int = 0
 
 
+class CpuInfo(Fact):
+    model: str = ""
+    sockets: int = 0
+    cores: int = 0
+    threads: int = 0
+
+
+class MemoryInfo(Fact):
+    bytes: int = 0
+    swap_bytes: int = 0
+    huge_pages: dict[str, int] = field(default_factory=dict)
+    """How many there are, by their size: ``2MiB``."""
+
+
+class Disk(Fact):
+    """A disk of the machine, or of a network that looks like one."""
+
+    name: str
+    model: str = ""
+    bytes: int = 0
+    rotational: bool = False
+    pcie: str = ""
+    """PCI address of what it hangs on."""
+    numa: int | None = None
+
+
+class ImageOnNode(Wire):
+    name: str
+    """A tag if it has one, else a digest, else its id."""
+    digest: str = ""
+    bytes: int = 0
+
+
+class ImagesOnNode(Fact):
+    """What is on the node already; ``items`` may be fewer than ``total``, the largest being kept."""
+
+    total: int = 0
+    bytes: int = 0
+    items: list[ImageOnNode] = field(default_factory=list)
+
+
+class PodOnNode(Wire):
+    namespace: str
+    name: str
+    uid: str = ""
+    phase: str = ""
+    containers: int = 0
+
+
+class PodsOnNode(Fact):
+    """``items`` may be fewer than ``total``."""
+
+    total: int = 0
+    containers: int = 0
+    items: list[PodOnNode] = field(default_factory=list)
+
+
+class NvlinkPeer(Wire):
+    """NVLinks that are up and lead to one end."""
+
+    kind: NvlinkEnd
+    peer: str = ""
+    """A GPU's name here, or a PCI address; empty where the driver does not say."""
+    links: int = 1
+
+
+class GpuXid(Wire):
+    """An error that the driver wrote to the kernel's log since the machine started."""
+
+    xid: int
+    count: int
+    last: datetime
+
+
 class Gpu(Fact):
     name: str
     index: int
@@ -76,13 +153,19 @@ class Gpu(Fact):
     model: str = ""
     vendor: str = ""
     uuid: str = ""
+    serial: str = ""
+    """Only where the settings say so."""
     memory_bytes: int | None = None
+    clock_max_mhz: int | None = None
     mig: str = ""
     ecc_uncorrected: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     recovery: str = ""
     throttled: list[str] = field(default_factory=list)
+    xids: list[GpuXid] = field(default_factory=list)
+    nvlinks: list[NvlinkPeer] = field(default_factory=list)
+    nvlinks_down: int = 0
     domain: str = ""
     """NVLink domain, as cluster.clique; empty where there is none: the report's domains say why."""
     nics: list[str] = field(default_factory=list)
@@ -137,6 +220,10 @@ class NicPort(Fact):
     guid: str = ""
     gids: list[str] = field(default_factory=list)
     roce: list[str] = field(default_factory=list)
+    pfc: list[int] | None = None
+    """Priorities with flow control of their own (PFC); None: nobody says."""
+    ecn: list[int] | None = None
+    """Priorities for which RoCE answers marks of congestion (ECN); None: nobody says."""
     netdev: str = ""
     mac: str = ""
     mtu: int = 0
@@ -203,12 +290,17 @@ class TopologyReport(Wire):
     sources: list[TopologySource] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     placement: dict[str, str] = field(default_factory=dict)
+    cpu: CpuInfo | None = None
+    memory: MemoryInfo | None = None
     numa: list[NumaNode] = field(default_factory=list)
+    disks: list[Disk] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
     nics: list[Nic] = field(default_factory=list)
     domains: list[NvlinkDomain] = field(default_factory=list)
     matrix: DistanceMatrix = field(default_factory=DistanceMatrix)
     fabric: FabricSummary | None = None
+    images: ImagesOnNode | None = None
+    pods: PodsOnNode | None = None
     findings: list[TopologyFinding] = field(default_factory=list)
 
 
@@ -246,9 +338,51 @@ class PortLoad(Wire):
     """Times that the link was lost since stokerd started."""
 
 
+class GpuLoad(Wire):
+    """As of when the driver was asked last."""
+
+    gpu: str
+    busy_percent: int | None = None
+    memory_used_bytes: int | None = None
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+
+class Pressure(Wire):
+    """The share of time in which some task (or all) waited for it, in percent over 10 s and 60 s: the kernel's PSI."""
+
+    some10: float = 0.0
+    some60: float = 0.0
+    full10: float = 0.0
+    full60: float = 0.0
+
+
+class FileSystemLoad(Wire):
+    mount: str
+    device: str = ""
+    bytes: int = 0
+    free_bytes: int = 0
+
+
+class MachineLoad(Wire):
+    """What is not known is None, or not there."""
+
+    cpu_percent: float | None = None
+    """Of all CPUs together, since it was asked last."""
+    load1: float | None = None
+    load15: float | None = None
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    pressure: dict[str, Pressure] = field(default_factory=dict)
+    """By ``cpu``, ``memory``, ``io``."""
+    file_systems: list[FileSystemLoad] = field(default_factory=list)
+
+
 class TopologyLoad(Wire):
     """``GET /v1/topology/load``: what changes all the time."""
 
     node: str
     at: datetime
     ports: list[PortLoad] = field(default_factory=list)
+    gpus: list[GpuLoad] = field(default_factory=list)
+    machine: MachineLoad = field(default_factory=MachineLoad)

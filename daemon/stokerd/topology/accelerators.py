@@ -21,15 +21,26 @@ class FabricState(msgspec.Struct, frozen=True):
     bandwidth: str = ""
 
 
+class NvLinks(msgspec.Struct, frozen=True):
+    """NVLinks of a GPU that are up and lead to one end: ``gpu``, ``switch`` or ``other``; ``peer`` may be empty."""
+
+    kind: str
+    peer: str = ""
+    links: int = 1
+
+
 class Accelerator(msgspec.Struct, frozen=True):
-    """One GPU. Its serial number is not read. Numbers are None where the driver does not say."""
+    """One GPU. Numbers are None where nobody says."""
 
     address: str
     model: str = ""
     vendor: str = "nvidia"
     uuid: str = ""
+    serial: str = ""
     minor: int | None = None
     memory_bytes: int | None = None
+    memory_used: int | None = None
+    busy_percent: int | None = None
     mig: str = ""
     numa: int | None = None
     link_generation: int | None = None
@@ -41,7 +52,12 @@ class Accelerator(msgspec.Struct, frozen=True):
     remap_failed: bool | None = None
     recovery: str = ""
     throttled: tuple[str, ...] = ()
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
     fabric: FabricState = FabricState()
+    nvlinks: tuple[NvLinks, ...] = ()
+    nvlinks_down: int = 0
 
 
 class Domain(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ class Traits(msgspec.Struct, frozen=True):
     gpu_distance: Distance = "SYS"
     default_route: bool = False
     virtual: bool = False
+    bond: str = ""
 
     @property
     def near_gpu(self) -> bool:
@@ -123,11 +124,21 @@ def decide(traits: Traits, siblings: Sequence[Traits], rules: Sequence[UseRule] 
         return Decision("unknown", "a virtual function or virtual device; no rule names it")
     if traits.rdma:
         return _of_rdma(traits, siblings)
+    partner = partner_of(traits, siblings)
+    if partner is not None:
+        return Decision(_of_rdma(partner, siblings).use, f"one of {traits.bond}, over which {partner.name} has RDMA")
     if traits.default_route:
         return Decision("management", "it has the default route, and no RDMA")
     if 0 < traits.gbps <= _SLOW_GBPS and any(each.rdma for each in siblings):
         return Decision("management", f"{traits.gbps:g} Gb/s without RDMA, beside faster interfaces with it")
     return Decision("unknown", "nothing tells what it is for; a rule in the configuration can")
+
+
+def partner_of(traits: Traits, siblings: Sequence[Traits]) -> Traits | None:
+    """Return the interface with RDMA over the bond that one without RDMA of its own is a part of."""
+    if traits.rdma or not traits.bond:
+        return None
+    return next((each for each in siblings if each.rdma and each.bond == traits.bond), None)
 
 
 def _of_rdma(traits: Traits, siblings: Sequence[Traits]) -> Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -49,6 +50,7 @@ class PciDevice(msgspec.Struct, frozen=True):
     narrowest: str = ""
     virtual_of: str = ""
     virtual_functions: int = 0
+    driver: str = ""
 
     @property
     def is_gpu(self) -> bool:
@@ -111,6 +113,8 @@ class NetDevice(msgspec.Struct, frozen=True):
     networks: tuple[str, ...] = ()
     losses: int | None = None
     layer: str = "ethernet"
+    pfc: tuple[int, ...] | None = None
+    ecn: tuple[int, ...] | None = None
     counters: Mapping[str, int] = {}
 
 
@@ -120,11 +124,38 @@ class NumaFacts(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
 
+class CpuFacts(msgspec.Struct, frozen=True):
+    model: str = ""
+    sockets: int = 0
+    cores: int = 0
+    threads: int = 0
+
+
+class MemoryFacts(msgspec.Struct, frozen=True):
+    """``huge_pages``: how many there are by their size in KiB."""
+
+    total: int = 0
+    swap: int = 0
+    huge_pages: Mapping[int, int] = {}
+
+
+class DiskFacts(msgspec.Struct, frozen=True):
+    name: str
+    model: str = ""
+    size: int = 0
+    rotational: bool = False
+    address: str = ""
+    numa: int | None = None
+
+
 class Tree(msgspec.Struct, frozen=True):
-    """What is on PCIe, and the NUMA nodes: the part of the hardware that rarely changes. ``unread`` is by source."""
+    """What is on PCIe, NUMA nodes, CPUs, memory and disks: what rarely changes. ``unread`` is by source."""
 
     pci: tuple[PciDevice, ...] = ()
     numa: tuple[NumaFacts, ...] = ()
+    cpu: CpuFacts | None = None
+    memory: MemoryFacts | None = None
+    disks: tuple[DiskFacts, ...] = ()
     unread: Mapping[str, Unread] = {}
 
 
@@ -134,6 +165,52 @@ class Ports(msgspec.Struct, frozen=True):
     rdma: tuple[RdmaDevice, ...] = ()
     nets: tuple[NetDevice, ...] = ()
     unread: Mapping[str, Unread] = {}
+
+
+class Xid(msgspec.Struct, frozen=True):
+    """An error of a GPU that its driver wrote to the kernel's log: how often, and when last."""
+
+    address: str
+    number: int
+    count: int
+    last: datetime
+
+
+class FabricPeer(msgspec.Struct, frozen=True):
+    """Who is at the other end of a port of InfiniBand, as it answers itself."""
+
+    kind: str
+    guid: str
+    port: int = 0
+    name: str = ""
+
+
+class AskedPeers(msgspec.Struct, frozen=True):
+    """By device and port; ``unread``: ports whose other end did not answer."""
+
+    peers: Mapping[tuple[str, int], FabricPeer] = {}
+    unread: Unread = Unread()
+
+
+class ImageFacts(msgspec.Struct, frozen=True):
+    name: str
+    digest: str = ""
+    size: int = 0
+
+
+class PodFacts(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    uid: str = ""
+    phase: str = ""
+    containers: int = 0
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What is on the node already."""
+
+    images: tuple[ImageFacts, ...] = ()
+    pods: tuple[PodFacts, ...] = ()
 
 
 class AmdReport(msgspec.Struct, frozen=True):
@@ -151,6 +228,9 @@ class Hardware(msgspec.Struct, frozen=True):
     rdma: tuple[RdmaDevice, ...] = ()
     nets: tuple[NetDevice, ...] = ()
     numa: tuple[NumaFacts, ...] = ()
+    cpu: CpuFacts | None = None
+    memory: MemoryFacts | None = None
+    disks: tuple[DiskFacts, ...] = ()
     unread: Mapping[str, Unread] = {}
     """By source."""
 
@@ -180,9 +260,17 @@ class Observation(msgspec.Struct, frozen=True):
     gpu_source: str = "nvidia-smi"
     gpu_links: Mapping[tuple[str, str], str] = {}
     """``NV18`` or ``XGMI`` by the PCI addresses of two GPUs."""
+    gpus_lost: tuple[str, ...] = ()
+    """Of GPUs that the driver counts and cannot reach, why."""
     neighbours: Mapping[str, tuple[Heard, ...]] = {}
     fabric: Fabric | None = None
+    asked: Mapping[tuple[str, int], FabricPeer] = {}
+    """Who is at the other end of ports of InfiniBand, by device and port."""
+    xids: tuple[Xid, ...] = ()
+    contents: Contents | None = None
     placement: Placement = Placement()
+    serials: bool = False
+    """Whether serial numbers are told."""
     labels: Mapping[str, str] = {}
     rules: tuple[UseRule, ...] = ()
     health: Mapping[tuple[str, int], PortHealth] = {}

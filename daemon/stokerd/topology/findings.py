@@ -5,62 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from stoker.objects.topology import Gpu, Nic, NicPort, Severity, TopologyFinding, TopologyReport
+from stoker.objects.topology import Nic, NicPort, Severity, TopologyFinding, TopologyReport
 from stokerd.topology.distances import NEAR
 from stokerd.topology.facts import natural
+from stokerd.topology.gpu_findings import gpu_findings
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
-def findings(report: TopologyReport) -> list[TopologyFinding]:
-    """Return the faults that a report shows, the worst first, in a stable order."""
+def findings(report: TopologyReport, lost: Sequence[str] = ()) -> list[TopologyFinding]:
+    """Return the faults that a report shows, the worst first, in a stable order.
+
+    *lost*: what the driver says of GPUs that it counts and cannot reach.
+    """
     found = [
-        *_gpus(report.gpus),
+        *gpu_findings(report.gpus, lost),
         *_pcie(report),
         *_affinity(report),
         *_links(report.nics),
         *_rails(report.nics),
         *_neighbours(report.nics),
+        *_flow_control(report.nics),
         *_domains(report),
         *_sources(report),
     ]
     return sorted(found, key=lambda each: (_ORDER[each.severity], each.code, [natural(name) for name in each.subjects]))
-
-
-def _gpus(gpus: Sequence[Gpu]) -> Iterator[TopologyFinding]:
-    for gpu in gpus:
-        problems = []
-        if gpu.remap_failed:
-            problems.append("it has memory that it could not map away")
-        if gpu.ecc_uncorrected:
-            problems.append(f"{gpu.ecc_uncorrected} memory errors could not be corrected")
-        if gpu.recovery:
-            problems.append(f"its driver asks for {gpu.recovery}")
-        if problems:
-            yield TopologyFinding(
-                code="GpuFault",
-                severity="error",
-                subjects=[gpu.name],
-                message="; ".join(problems),
-                remedy="drain the node, and reset or replace the GPU",
-            )
-        if gpu.remap_pending:
-            yield TopologyFinding(
-                code="GpuResetPending",
-                severity="warning",
-                subjects=[gpu.name],
-                message="memory is to be mapped away at its next reset",
-                remedy="reset the GPU when it is free",
-            )
-        slow = [reason for reason in gpu.throttled if reason.startswith("hw_")]
-        if slow:
-            yield TopologyFinding(
-                code="GpuSlowedDown",
-                severity="warning",
-                subjects=[gpu.name],
-                message=f"its hardware slows it down: {', '.join(slow)}",
-                remedy="check cooling and power",
-            )
 
 
 def _pcie(report: TopologyReport) -> Iterator[TopologyFinding]:
@@ -106,13 +75,17 @@ def _affinity(report: TopologyReport) -> Iterator[TopologyFinding]:
         for nic in report.nics
         if nic.rdma and nic.gpu_distance not in NEAR and any(port.gbps >= speed > 0 for port in nic.ports)
     ]
+    numa_of = {nic.name: nic.pcie.numa for nic in report.nics if nic.pcie is not None}
     for gpu in far:
+        own = gpu.pcie.numa
+        wrong = [name for name in strays if own is not None and numa_of.get(name, own) not in {own, None}]
+        where = f"is on NUMA node {numa_of[wrong[0]]}, not {own}" if wrong else "is elsewhere"
         yield TopologyFinding(
             code="NicMisplaced",
             severity="warning",
             subjects=[gpu.name, *strays],
             message=f"{gpu.name} has no NIC behind its PCIe switch, as its siblings have"
-            + (f"; {', '.join(strays)} would be fast enough, but is elsewhere" if strays else ""),
+            + (f"; {', '.join(strays)} would be fast enough, but {where}" if strays else ""),
             remedy="put the NIC into the slot of that GPU's switch; check that all NICs are found",
         )
 
@@ -208,6 +181,33 @@ def _neighbours(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
                     + f", while {len(with_one)} of {len(ports)} {use} ports do",
                     remedy="is LLDP on at that switch's port, and is the cable where it should be?",
                 )
+
+
+def _flow_control(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
+    """Ports with RDMA over Ethernet whose settings are not those of most ports for the same use."""
+    for name, words in (("pfc", "flow control (PFC)"), ("ecn", "congestion control (ECN)")):
+        for use in ("compute", "storage"):
+            told = [
+                (nic, port, tuple(value))
+                for nic, port in _ports(nics)
+                if nic.rdma and nic.use == use and (value := getattr(port, name)) is not None
+            ]
+            if len(told) < 3:
+                continue
+            (usual, count), *_ = Counter(value for _, _, value in told).most_common()
+            for nic, port, value in told:
+                if value != usual and count > len(told) / 2:
+                    yield TopologyFinding(
+                        code="FlowControlDiffers",
+                        severity="warning",
+                        subjects=[nic.name],
+                        message=f"port {port.number} of {nic.name} has {words} {_on(value)}, its siblings {_on(usual)}",
+                        remedy="set all ports of one network alike, as their switches are",
+                    )
+
+
+def _on(priorities: Sequence[int]) -> str:
+    return f"on for {', '.join(map(str, priorities))}" if priorities else "off"
 
 
 def _domains(report: TopologyReport) -> Iterator[TopologyFinding]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stokerd.topology.accelerators import Accelerator
-from stokerd.topology.classes import Decision, Traits, UseRule, decide, keep
+from stokerd.topology.classes import Decision, Traits, UseRule, decide, keep, partner_of
 from stokerd.topology.distances import Nearest, Place, nearest, rails
 from stokerd.topology.facts import GPU_VENDORS, NetDevice, Observation, PciDevice, RdmaDevice, RdmaPort, natural
 from stokerd.topology.health import PortReading, speed_problems
@@ -92,8 +92,14 @@ def take(seen: Observation, before: Mapping[str, Decision] | None = None) -> Inv
         msgspec.structs.replace(nic, decision=_decision(own, traits, seen.rules, (before or {}).get(nic.name)))
         for nic, own in zip(nics, traits, strict=True)
     ]
-    compute = {nic.name: nic.pci.place for nic in nics if nic.decision.use == "compute" and nic.pci is not None}
+    partners = {own.name: its.name for own in traits if (its := partner_of(own, traits)) is not None}
+    compute = {
+        nic.name: nic.pci.place
+        for nic in nics
+        if nic.decision.use == "compute" and nic.pci is not None and nic.name not in partners
+    }
     rail_of = rails(compute, list(places.values()), numa_nodes=numa_nodes)
+    rail_of |= {own: rail_of[its] for own, its in partners.items() if its in rail_of}
     placed = tuple(msgspec.structs.replace(nic, rail=rail_of.get(nic.name)) for nic in nics)
     return Inventory(gpus, placed, numa_nodes)
 
@@ -141,8 +147,12 @@ def _nics(seen: Observation) -> list[NicItem]:
 
 def _net_of(port: RdmaPort, beside: Sequence[NetDevice], ports: int) -> NetDevice | None:
     named = next((net for net in beside if net.name == port.netdev), None)
-    if named is not None or port.netdev:
+    if named is not None:
         return named
+    # RDMA over a bond names the bond; the device beside it is one of those that it is made of.
+    members = [net for net in beside if port.netdev and net.bond == port.netdev]
+    if members or port.netdev:
+        return members[0] if members else None
     if ports == 1 and len(beside) == 1:
         return beside[0]
     return next((net for net in beside if net.port == port.number - 1), None)
@@ -163,6 +173,7 @@ def _traits(nic: NicItem) -> Traits:
         gpu_distance=nic.nearest.distance,
         default_route=any(net.default_route for net in nets),
         virtual=nic.pci is not None and bool(nic.pci.virtual_of),
+        bond=next((net.bond for net in nets if net.bond), ""),
     )
 
 

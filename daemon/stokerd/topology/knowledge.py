@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -13,11 +13,23 @@ from stoker.fabrics.foreign import Unread
 from stoker.objects.topology import TopologyReport
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.classes import UseRule
-from stokerd.topology.facts import AmdReport, Hardware, Heard, Observation, Ports, SourceReport, Tree
+from stokerd.topology.facts import (
+    AmdReport,
+    AskedPeers,
+    Contents,
+    Hardware,
+    Heard,
+    Observation,
+    Ports,
+    SourceReport,
+    Tree,
+    Xid,
+)
 from stokerd.topology.health import HealthRules, PortHealth, observe
 from stokerd.topology.inventory import readings, take
 from stokerd.topology.lldpcli import LldpNeighbours
 from stokerd.topology.metadata import Placement
+from stokerd.topology.outcomes import Outcome
 from stokerd.topology.report import build, uses_of
 
 PATIENCE = 2
@@ -25,29 +37,29 @@ PATIENCE = 2
 
 
 class Nvidia(msgspec.Struct, frozen=True):
-    """What nvidia-smi tells: GPUs, and how they are linked by their PCI addresses."""
+    """What NVIDIA's driver tells: GPUs, and how they are linked by their PCI addresses.
+
+    ``lost``: of GPUs that it counts and cannot reach, why. ``asked``: it was asked by its library.
+    """
 
     gpus: tuple[Accelerator, ...] = ()
     links: Mapping[tuple[str, str], str] = {}
     unread: Unread = Unread()
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How a reading went. A source that is absent without a reason is not in the report at all."""
-
-    state: Literal["ok", "absent", "failed"]
-    reason: str = ""
-    data: Any = None
-    """Of the kind that the collector's field of `Knowledge` has."""
+    lost: tuple[str, ...] = ()
+    asked: bool = False
 
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
-    "tree": ("sysfs.numa", "sysfs.pci"),
+    "tree": ("sysfs.machine", "sysfs.numa", "sysfs.pci"),
     "ports": ("sysfs.net", "sysfs.rdma"),
     "amd": ("sysfs.kfd",),
+    "nvml": ("nvml",),
     "nvidia": ("nvidia-smi",),
+    "kernel": ("kernel-log",),
     "lldp": ("lldp",),
     "fabric": ("fabric",),
+    "smp": ("smpquery",),
+    "contents": ("runtime",),
     "placement": ("placement",),
     "netlink": ("netlink",),
 }
@@ -61,14 +73,19 @@ class Knowledge(msgspec.Struct, frozen=True):
     tree: Tree = Tree()
     ports: Ports = Ports()
     amd: AmdReport = AmdReport()
+    nvml: Nvidia = Nvidia()
     nvidia: Nvidia = Nvidia()
+    kernel: tuple[Xid, ...] = ()
     lldp: LldpNeighbours = LldpNeighbours()
     fabric: Fabric | None = None
+    smp: AskedPeers = AskedPeers()
+    contents: Contents | None = None
     placement: Placement = Placement()
     netlink: None = None
     sources: Mapping[str, SourceReport] = {}
     failures: Mapping[str, int] = {}
     health: Mapping[tuple[str, int], PortHealth] = {}
+    serials: bool = False
     labels: Mapping[str, str] = {}
     rules: tuple[UseRule, ...] = ()
     report: TopologyReport | None = None
@@ -119,15 +136,30 @@ def observation(known: Knowledge) -> Observation:
     for interface, neighbour in known.lldp.pairs:
         neighbours[interface] = (*neighbours.get(interface, ()), Heard(neighbour))
     tree, ports = known.tree, known.ports
+    nvidia = known.nvml if known.nvml.gpus or known.nvml.lost else known.nvidia
     return Observation(
         node=known.node,
-        hardware=Hardware(tree.pci, ports.rdma, ports.nets, tree.numa, {**ports.unread, **tree.unread}),
-        gpus=known.nvidia.gpus or known.amd.gpus,
-        gpu_source="nvidia-smi" if known.nvidia.gpus else "sysfs.kfd",
-        gpu_links=known.nvidia.links or known.amd.links,
+        hardware=Hardware(
+            tree.pci,
+            ports.rdma,
+            ports.nets,
+            tree.numa,
+            tree.cpu,
+            tree.memory,
+            tree.disks,
+            {**ports.unread, **tree.unread},
+        ),
+        gpus=nvidia.gpus or known.amd.gpus,
+        gpu_source=("nvml" if nvidia.asked else "nvidia-smi") if nvidia.gpus else "sysfs.kfd",
+        gpu_links=nvidia.links or known.amd.links,
+        gpus_lost=nvidia.lost,
         neighbours=neighbours,
         fabric=known.fabric,
+        asked=known.smp.peers,
+        xids=known.kernel,
+        contents=known.contents,
         placement=known.placement,
+        serials=known.serials,
         labels=known.labels,
         rules=known.rules,
         health=known.health,
@@ -149,6 +181,7 @@ def essence(known: Knowledge) -> tuple[object, ...]:
     nets = tuple(msgspec.structs.replace(net, counters={}, losses=None) for net in ports.nets)
     health = {key: (each.state, each.reasons, each.flaps) for key, each in known.health.items()}
     return (
-        known.tree, rdma, nets, ports.unread, known.amd, known.nvidia, known.lldp, known.fabric, known.placement,
-        known.sources, health, known.labels, known.rules,
+        known.tree, rdma, nets, ports.unread, known.amd, known.nvml, known.nvidia, known.kernel, known.lldp,
+        known.fabric, known.smp, known.contents, known.placement, known.sources, health, known.labels, known.rules,
+        known.serials,
     )  # fmt: skip

@@ -46,15 +46,16 @@ def parse(data: bytes) -> list[LinkMessage]:
 def _link(body: bytes, *, gone: bool) -> LinkMessage:
     flags = _INFO.unpack_from(body)[3]
     name = kind = ""
-    for number, value in _attributes(body[_INFO.size :]):
+    for number, value in attributes(body[_INFO.size :]):
         if number == _NAME:
             name = _text(value)
         elif number == _LINK_INFO:
-            kind = next((_text(inner) for inner_number, inner in _attributes(value) if inner_number == _INFO_KIND), "")
+            kind = next((_text(inner) for inner_number, inner in attributes(value) if inner_number == _INFO_KIND), "")
     return LinkMessage(name, kind, bool(flags & _LOWER_UP), gone)
 
 
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the attributes of a message of rtnetlink; what is cut off is passed over."""
     start = 0
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)

@@ -125,6 +125,7 @@ def _gpu(address: str, values: dict[str, str]) -> Accelerator:
         address=address,
         model=_known(values, "product_name"),
         uuid=_known(values, "uuid"),
+        serial=_known(values, "serial"),
         minor=integer(values.get("minor_number")),
         memory_bytes=None if memory is None else int(memory) << 20,
         mig=_known(values, "mig_mode/current_mig"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stokerd.topology.facts import Hardware, Ports, Tree
+from stokerd.topology.read_machine import read_cpu, read_disks, read_memory
 from stokerd.topology.read_network import read_nets, read_rdma
 from stokerd.topology.read_pci import read_numa, read_pci
 from stokerd.topology.sysfs import Sysfs
@@ -22,14 +23,15 @@ def read_hardware(root: Path = Path("/"), networks: Mapping[str, tuple[str, ...]
 def read_with(files: Callable[[], Sysfs], networks: Mapping[str, tuple[str, ...]] | None = None) -> Hardware:
     """Return the hardware that *files* show; each part gets its own, to count what it cannot read."""
     tree, ports = read_tree(files), read_ports(files, networks)
-    return Hardware(tree.pci, ports.rdma, ports.nets, tree.numa, {**ports.unread, **tree.unread})
+    unread = {**ports.unread, **tree.unread}
+    return Hardware(tree.pci, ports.rdma, ports.nets, tree.numa, tree.cpu, tree.memory, tree.disks, unread)
 
 
 def read_tree(files: Callable[[], Sysfs]) -> Tree:
-    """Return the GPUs, adapters and NUMA nodes that *files* show."""
-    pci, numa = files(), files()
-    found = read_pci(pci), read_numa(numa)
-    return Tree(*found, {"sysfs.numa": numa.lost, "sysfs.pci": pci.lost})
+    """Return the GPUs, adapters, NUMA nodes, CPUs, memory and disks that *files* show."""
+    pci, numa, machine = files(), files(), files()
+    found = read_pci(pci), read_numa(numa), read_cpu(machine), read_memory(machine), read_disks(machine)
+    return Tree(*found, {"sysfs.numa": numa.lost, "sysfs.pci": pci.lost, "sysfs.machine": machine.lost})
 
 
 def read_ports(files: Callable[[], Sysfs], networks: Mapping[str, tuple[str, ...]] | None = None) -> Ports:

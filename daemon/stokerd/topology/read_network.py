@@ -136,7 +136,19 @@ def _net(files: Sysfs, name: str, address: str) -> NetDevice:
         bond=plain(files.target(f"{base}/master").rpartition("/")[2], 32),
         losses=integer(files.text(f"{base}/carrier_down_count")),
         layer="infiniband" if integer(files.text(f"{base}/type")) == _INFINIBAND else "ethernet",
+        ecn=_ecn(files, f"{base}/ecn"),
         counters=values,
+    )
+
+
+def _ecn(files: Sysfs, base: str) -> tuple[int, ...] | None:
+    """Return the priorities for which an adapter both marks and heeds congestion, where its driver shows it (mlx5)."""
+    if not files.exists(base):
+        return None
+    return tuple(
+        priority
+        for priority in range(8)
+        if all(files.text(f"{base}/{side}/enable/{priority}") == "1" for side in ("roce_np", "roce_rp"))
     )
 
 

@@ -64,6 +64,7 @@ class _PciReader:
             narrowest=next((text for text, _ in bridges if text), ""),
             virtual_of=pci_address(files.target(f"{base}/physfn").rpartition("/")[2]),
             virtual_functions=integer(files.text(f"{base}/sriov_numvfs")) or 0,
+            driver=plain(files.target(f"{base}/driver").rpartition("/")[2], 32),
         )
 
     def _link(self, base: str) -> PcieLink:

@@ -12,28 +12,31 @@ from stoker.objects.topology import (
     DistanceMatrix,
     FabricSummary,
     Gpu,
+    GpuXid,
     Nic,
     NicPort,
     NumaNode,
     NvlinkDomain,
+    NvlinkPeer,
     PcieInfo,
     PortHealth,
     PortNeighbour,
     TopologyReport,
     TopologySource,
 )
-from stokerd.topology import health
+from stokerd.topology import health, machine
 from stokerd.topology.accelerators import Accelerator, domains, refusal
 from stokerd.topology.addresses import PcieLink, generation_speed
 from stokerd.topology.classes import Decision
 from stokerd.topology.distances import Place, distance, nearest
-from stokerd.topology.facts import MODELS, Observation, PciDevice, SourceReport
+from stokerd.topology.facts import MODELS, Observation, PciDevice, SourceReport, Xid
 from stokerd.topology.findings import findings
 from stokerd.topology.inventory import GpuItem, Inventory, NicItem, PortItem, readings, take, vendor_of
 from stokerd.topology.neighbours import kind_of
 from stokerd.topology.settling import settle
 
-_MOST_LABELS, _MOST_NEIGHBOURS, _MOST_ADDRESSES, _LONGEST_NAME = 64, 4, 2, 64
+_MOST_LABELS, _MOST_NEIGHBOURS, _MOST_ADDRESSES, _LONGEST_NAME, _MOST_XIDS = 64, 4, 2, 64, 8
+_FABRIC_KINDS = {"switch": "switch", "adapter": "host"}
 
 
 def build(seen: Observation, now: datetime, before: TopologyReport | None = None) -> TopologyReport:
@@ -43,8 +46,8 @@ def build(seen: Observation, now: datetime, before: TopologyReport | None = None
     """
     inventory = take(seen, uses_of(before))
     report = _Builder(seen, inventory, now, before).build()
-    report.findings = findings(report)
-    return settle(report, before)
+    report.findings = findings(report, seen.gpus_lost)
+    return settle(machine.fitted(report), before)
 
 
 def uses_of(report: TopologyReport | None) -> dict[str, Decision]:
@@ -82,12 +85,17 @@ class _Builder:
             sources=[self._source(source) for source in _sources(seen)],
             labels={plain(key, 63): plain(value, 63) for key, value in labels},
             placement=dict(sorted(seen.placement.facts.items())),
+            cpu=machine.cpu(seen, now),
+            memory=machine.memory(seen, now),
             numa=numa,
+            disks=machine.disks(seen, now),
             gpus=[self._gpu(gpu) for gpu in self._inventory.gpus],
             nics=[self._nic(nic) for nic in self._inventory.nics],
             domains=self._domains(),
             matrix=matrix_of(self._inventory, seen),
             fabric=self._summary(seen.fabric),
+            images=machine.images(seen, now),
+            pods=machine.pods(seen, now),
         )
 
     def _source(self, source: SourceReport) -> TopologySource:
@@ -118,17 +126,28 @@ class _Builder:
             model=driver.model or MODELS.get(ids) or f"{ids[0]:04x}:{ids[1]:04x}",
             vendor=vendor_of(gpu),
             uuid=driver.uuid,
+            serial=driver.serial if self._seen.serials else "",
             memory_bytes=driver.memory_bytes,
+            clock_max_mhz=driver.clock_max_mhz,
             mig=driver.mig,
             ecc_uncorrected=driver.ecc_uncorrected,
             remap_pending=driver.remap_pending,
             remap_failed=driver.remap_failed,
             recovery=driver.recovery,
             throttled=list(driver.throttled),
+            xids=[GpuXid(xid=each.number, count=each.count, last=each.last) for each in self._xids(driver.address)],
+            nvlinks=[
+                NvlinkPeer(kind=end.kind, peer=self._name_of_gpu.get(end.peer, end.peer), links=end.links)  # type: ignore[arg-type]
+                for end in driver.nvlinks
+            ],
+            nvlinks_down=driver.nvlinks_down,
             domain="" if refusal(fabric) else f"{fabric.cluster.lower()}.{fabric.clique}",
             nics=list(near.names),
             nic_distance=near.distance if near.names else "",
         )
+
+    def _xids(self, address: str) -> list[Xid]:
+        return [each for each in self._seen.xids if each.address == address][-_MOST_XIDS:]
 
     def _domains(self) -> list[NvlinkDomain]:
         return [
@@ -185,6 +204,8 @@ class _Builder:
         if net is not None:
             found.netdev, found.mac, found.mtu = net.name, net.mac, net.mtu
             found.bond, found.vlans = net.bond, list(net.vlans)
+            found.pfc = None if net.pfc is None else list(net.pfc)
+            found.ecn = None if net.ecn is None else list(net.ecn)
         if health.FLAPPING in found.health.reasons:
             _hold(found, self._before.get((nic.name, port.number)), up=port.up is True)
         return found
@@ -204,7 +225,7 @@ class _Builder:
     def _neighbours(self, nic: NicItem, port: PortItem) -> list[PortNeighbour]:
         neighbours = self._ethernet(port.net.name) if port.net is not None else []
         if port.layer == "infiniband" and nic.rdma is not None and port.rdma is not None:
-            neighbours += self._infiniband(nic.rdma.guid, port.rdma.guid, port.number)
+            neighbours += self._infiniband(nic.name, nic.rdma.guid, port.rdma.guid, port.number)
         order = {"switch": 0, "unknown": 1, "host": 2, "virtual": 3, "self": 4}
         return sorted(neighbours, key=lambda each: (order[each.kind], each.chassis, each.port))[:_MOST_NEIGHBOURS]
 
@@ -231,23 +252,24 @@ class _Builder:
             )
         return found
 
-    def _infiniband(self, node_guid: str, port_guid: str, number: int) -> list[PortNeighbour]:
+    def _infiniband(self, device: str, node_guid: str, port_guid: str, number: int) -> list[PortNeighbour]:
+        asked = self._seen.asked.get((device, number))
+        if asked is not None:
+            kind, reason = _FABRIC_KINDS.get(asked.kind, "unknown"), f"it answers that it is a {asked.kind}"
+            return [self._on_fabric("smpquery", kind, reason, asked.guid, str(asked.port or ""), asked.name)]
         link = self._own_link(node_guid, port_guid, number)
         if link is None or not (link.peer or link.peer_name):
             return []
         peer = self._fabric.get(link.peer) or FabricNode(link.peer, "switch", link.peer_name)
-        kind = "switch" if peer.kind == "switch" else "host" if peer.kind == "adapter" else "unknown"
-        return [
-            PortNeighbour(
-                source="fabric",
-                since=self._now,
-                kind=kind,  # type: ignore[arg-type]
-                reason=f"the fabric's dump calls it a {peer.kind}",
-                chassis=link.peer,
-                port=str(link.peer_port),
-                name=peer.name or link.peer_name,
-            )
-        ]
+        kind, reason = _FABRIC_KINDS.get(peer.kind, "unknown"), f"the fabric's dump calls it a {peer.kind}"
+        name = peer.name or link.peer_name
+        return [self._on_fabric("fabric", kind, reason, link.peer, str(link.peer_port), name)]
+
+    def _on_fabric(self, *words: str) -> PortNeighbour:
+        source, kind, reason, guid, port, name = words
+        return PortNeighbour(
+            source=source, since=self._now, kind=kind, reason=reason, chassis=guid, port=port, name=name  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def _own_link(self, node_guid: str, port_guid: str, number: int) -> FabricLink | None:
         if port_guid in self._by_port:
@@ -308,6 +330,7 @@ def _pcie(device: PciDevice, driver: Accelerator | None = None) -> PcieInfo:
         width=link.width,
         width_max=link.width_max,
         narrowest=device.narrowest,
+        driver=device.driver,
         iommu_group=device.iommu_group,
         acs_redirects=device.acs_redirects,
     )
@@ -335,6 +358,9 @@ def _sources(seen: Observation) -> list[SourceReport]:
     unread = dict(seen.hardware.unread)
     used = {heard.source for group in seen.neighbours.values() for heard in group}
     used |= {seen.gpu_source} if seen.gpus else set()
+    used |= {"smpquery"} if seen.asked else set()
+    used |= {"kernel-log"} if seen.xids else set()
+    used |= {"runtime"} if seen.contents is not None else set()
     used |= {"placement"} if seen.placement.facts else set()
     unread |= dict.fromkeys(used, Unread())
     if seen.fabric is not None:

@@ -13,14 +13,18 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from stoker.objects.topology import TopologyEvent, TopologyFinding, TopologyLoad, TopologyReport
+from stoker.objects.topology import MachineLoad, TopologyEvent, TopologyFinding, TopologyLoad, TopologyReport
 from stokerd.settings import TopologySettings
 from stokerd.settings_rules import parse_label, parse_rule
 from stokerd.topology.classes import UseRule
-from stokerd.topology.knowledge import SOURCES, Knowledge, Outcome, essence, learn, note_health, note_report
+from stokerd.topology.contents import NodeContents
+from stokerd.topology.facts import Ports
+from stokerd.topology.kernel_log import KernelLog
+from stokerd.topology.knowledge import SOURCES, Knowledge, essence, learn, note_health, note_report, observation
 from stokerd.topology.link_messages import LinkMessage
 from stokerd.topology.load import load_of
 from stokerd.topology.netlink import LinkEvents, problem_of
+from stokerd.topology.outcomes import Outcome
 from stokerd.topology.settling import changes
 from stokerd.topology.sources import Sources
 
@@ -28,6 +32,7 @@ _log = structlog.get_logger("topology")
 _FIRST_PAUSE, _LONGEST_PAUSE, _CALM = 0.05, 1.0, 1.0
 """Seconds from one reading to the next that events ask for: it doubles with each, until none came for a while. So one
 link that changes is told at once, and a storm of them costs little."""
+_NVIDIA = 0x10DE
 _TOLD_AT_ONCE = 20
 """Changes that are logged one by one; more of them are a number."""
 
@@ -40,6 +45,7 @@ class TopologyService:
         settings: TopologySettings,
         node: str,
         *,
+        contents: NodeContents | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -47,8 +53,9 @@ class TopologyService:
         self._settings = settings
         self._clock = clock
         self._now = now
-        self._sources = Sources(settings, clock, self._on_lldp)
+        self._sources = Sources(settings, clock, self._on_lldp, contents)
         self._events = LinkEvents(self._on_link, self._on_lost_events)
+        self._log = KernelLog(self._on_kernel_log)
         self._known = _configured(Knowledge(settings.node or node), settings)
         self._waiting = set(self._sources.names)
         self._triggers = {name: asyncio.Event() for name in self._sources.names}
@@ -66,8 +73,17 @@ class TopologyService:
         return report
 
     async def load(self) -> TopologyLoad:
-        """Return what the ports carry."""
-        return load_of(await self.report(), self._known.health, self._now())
+        """Return what the ports carry, and how busy GPUs and machine are."""
+        report, machine = await self.report(), await self._sources.load()
+        drivers = {gpu.address: gpu for gpu in observation(self._known).gpus}
+        return load_of(report, self._known.health, self._now(), drivers, machine)
+
+    def snapshot(self) -> tuple[TopologyReport, TopologyLoad] | None:
+        """Return the report and what the ports carried when they were read last; None before there is a report."""
+        report = self._known.report
+        if report is None:
+            return None
+        return report, load_of(report, self._known.health, self._now(), {}, MachineLoad())
 
     async def follow(self) -> AsyncGenerator[TopologyEvent, None]:
         """Yield the report, then changes as they happen. A slow reader gets the difference to what it knows."""
@@ -111,6 +127,7 @@ class TopologyService:
                 group.create_task(self._look_at_links(), name="topology: links")
         finally:
             self._events.stop()
+            self._log.stop()
             self._sources.close()
 
     def _listen(self) -> None:
@@ -155,8 +172,27 @@ class TopologyService:
     def _on_lldp(self) -> None:
         self._triggers["lldp"].set()
 
+    def _on_kernel_log(self) -> None:
+        """What the driver logged is told at once, and it is asked what it says itself."""
+        self._known = learn(self._known, "kernel", Outcome("ok", data=self._log.xids))
+        self._triggers["nvml"].set()
+        self._renew_if_complete()
+
+    def _hear_the_kernel_log(self) -> None:
+        """Where there are GPUs of NVIDIA, errors of theirs are heard; the log of any other machine is left alone."""
+        ours = any(device.is_gpu and device.vendor == _NVIDIA for device in self._known.tree.pci)
+        if not ours or self._log.listening or "kernel-log" in self._known.sources:
+            return
+        try:
+            self._log.start(self._settings.root)
+        except OSError as error:
+            self._known = learn(self._known, "kernel", Outcome("absent", f"/dev/kmsg: {error.strerror}"))
+        else:
+            self._known = learn(self._known, "kernel", Outcome("ok", data=()))
+
     def _take(self, name: str, outcome: Outcome) -> None:
         known = self._known
+        links = _links(known.ports)
         before = known.sources.get(SOURCES[name][0])
         known = learn(known, name, outcome)
         after = known.sources.get(SOURCES[name][0])
@@ -168,6 +204,14 @@ class TopologyService:
         if seen and outcome.state == "ok" and not self._waiting & {"tree", "ports"}:
             known = note_health(known, self._clock())
         self._known = known
+        if name == "tree":
+            self._hear_the_kernel_log()
+        if _links(known.ports) != links:
+            for who in ("smp", "lldp"):  # somebody else may be at the other end now
+                self._triggers[who].set()
+        self._renew_if_complete()
+
+    def _renew_if_complete(self) -> None:
         if not self._waiting:
             self._renew()
 
@@ -192,6 +236,12 @@ class TopologyService:
             reader.set()
 
 
+def _links(ports: Ports) -> tuple[object, ...]:
+    """Return which links are up."""
+    states = [(device.name, port.number, port.state) for device in ports.rdma for port in device.ports]
+    return (*states, *((net.name, net.up) for net in ports.nets))
+
+
 def _line(change: msgspec.Struct) -> str:
     parts = (getattr(change, name) for name in ("kind", "subject", "field", "before", "after"))
     return " ".join(filter(None, parts))
@@ -200,6 +250,7 @@ def _line(change: msgspec.Struct) -> str:
 def _configured(known: Knowledge, settings: TopologySettings) -> Knowledge:
     return msgspec.structs.replace(
         known,
+        serials=settings.serial_numbers,
         labels=dict(parse_label(text) for text in settings.labels),
         rules=tuple(UseRule(**parse_rule(text)) for text in settings.rules),
     )

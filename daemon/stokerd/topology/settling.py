@@ -18,11 +18,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 _LONGEST = 120
 _TIMES = frozenset(("since",))
 # What tells the items of a list from each other; the first that an item has.
-_KEYS = ("name", "number", "id", "code", "chassis", "refused")
+_KEYS = ("name", "number", "id", "code", "chassis", "refused", "xid", "kind")
 _KINDS = {
     "gpus": "gpu", "nics": "nic", "ports": "port", "neighbours": "neighbour", "sources": "source", "numa": "numa",
     "domains": "domain", "findings": "finding", "health": "health", "fabric": "fabric", "matrix": "matrix",
-    "pcie": "pcie",
+    "pcie": "pcie", "disks": "disk", "images": "image", "pods": "pod", "items": "", "nvlinks": "nvlinks", "xids": "xid",
 }  # fmt: skip
 
 
@@ -86,6 +86,10 @@ def key_of(item: msgspec.Struct) -> str:
                 return f"{value} {' '.join(getattr(item, 'subjects', ()))}"
             if name == "chassis":
                 return f"{value} {getattr(item, 'port', '')}"
+            if name == "kind":
+                return f"{value} {getattr(item, 'peer', '')}".strip()
+            if name == "name" and hasattr(item, "namespace"):
+                return f"{item.namespace}/{value}"
             # A neighbour's name may change while it stays the same one.
             if name == "name" and hasattr(item, "chassis"):
                 continue

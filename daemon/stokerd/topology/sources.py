@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psutil
 
 from stoker.fabrics import dumps
 from stoker.fabrics.foreign import plain
+from stoker.objects.topology import MachineLoad
+from stokerd.errors import StokerError
 from stokerd.settings import TopologySettings
-from stokerd.topology import lldpcli, matrix, metadata, nvidia_xml
-from stokerd.topology.accelerators import Accelerator
+from stokerd.topology import lldpcli, metadata
+from stokerd.topology.ask_fabric import AskFabric
+from stokerd.topology.ask_nvidia import AskNvidia
 from stokerd.topology.blocking import Blocking, StillHangs
 from stokerd.topology.commands import Command, CommandFailed, find
-from stokerd.topology.facts import AmdReport, Ports, Tree
-from stokerd.topology.knowledge import Nvidia, Outcome
+from stokerd.topology.contents import NodeContents, read_contents
+from stokerd.topology.facts import AmdReport, AskedPeers, Contents, Ports, Tree
+from stokerd.topology.files import FileSources
+from stokerd.topology.flow_control import read_pfc
+from stokerd.topology.knowledge import Nvidia
 from stokerd.topology.lldp_listener import LldpListener, problem_of
+from stokerd.topology.outcomes import Absent, Outcome
 from stokerd.topology.read_amd import read_amd
 from stokerd.topology.read_hardware import read_ports, read_tree
+from stokerd.topology.read_machine import LoadReader
 from stokerd.topology.sysfs import Sysfs
 
 T = TypeVar("T")
@@ -32,32 +40,37 @@ Fingerprint = tuple[str | None, ...]
 _LLDP_SOCKETS = ("/run/lldpd.socket", "/run/lldpd/lldpd.socket", "/var/run/lldpd.socket")
 
 
-class _Absent(Exception):
-    """There is no such source; without a text it is not even worth a word."""
-
-
 class Sources:
     """All collectors of one machine."""
 
     def __init__(
-        self, settings: TopologySettings, clock: Callable[[], float], heard: Callable[[], None] = lambda: None
+        self,
+        settings: TopologySettings,
+        clock: Callable[[], float],
+        heard: Callable[[], None] = lambda: None,
+        contents: NodeContents | None = None,
     ) -> None:
         """*heard* is called when the neighbours by LLDP are not who they were."""
         self._settings = settings
         self._listener = LldpListener(clock, heard)
         self._ports = Blocking("ports", _read_ports)
         self._links = Blocking("links", _read_links)
-        self._nvidia, self._topo, self._lldp = Command(), Command(), Command()
-        self._files: dict[str, _FileSource] = {}
+        self._load = Blocking("load", LoadReader().read)
+        self._lldp = Command()
+        self._files = FileSources()
+        self._nvidia, self._fabric, self._contents = AskNvidia(self._files), AskFabric(), contents
         self._seen_ports = Ports()
         self._seen_links: Fingerprint = ()
         self._collect: dict[str, Callable[[], Awaitable[Any]]] = {
             "tree": self._blocking("tree", _read_tree, settings.root),
             "ports": self._read_ports,
             "amd": self._blocking("amd", _read_amd, settings.root),
-            "nvidia": self._nvidia_report,
+            "nvml": self._ask_library,
+            "nvidia": self._ask_nvidia_smi,
             "lldp": self._lldp_report,
             "fabric": self._file(settings.fabric_file, dumps.LONGEST_DUMP, dumps.parse),
+            "smp": self._ask_peers,
+            "contents": self._read_contents,
             "placement": self._file(settings.placement_file, metadata.LONGEST, metadata.parse),
         }
 
@@ -77,7 +90,8 @@ class Sources:
             return settings.interval
         if name in {"tree", "amd"}:
             return settings.hardware_interval
-        return settings.gpu_interval if name == "nvidia" and not settings.nvidia_file else settings.source_interval
+        slow = name in {"nvml", "smp"} or (name == "nvidia" and not settings.nvidia_file)
+        return settings.gpu_interval if slow else settings.source_interval
 
     def close(self) -> None:
         """Hold nothing open any more; a later reading opens it again."""
@@ -87,8 +101,10 @@ class Sources:
         """Read one source."""
         try:
             return Outcome("ok", data=await self._collect[name]())
-        except _Absent as absent:
+        except Absent as absent:
             return Outcome("absent", str(absent))
+        except StokerError as error:  # of another room, which tells of it itself
+            return Outcome("absent", error.message)
         except StillHangs:
             return Outcome("failed", "its last reading still hangs")
         except TimeoutError:
@@ -106,6 +122,13 @@ class Sources:
             return False
         return seen != self._seen_links
 
+    async def load(self) -> MachineLoad:
+        """Return how busy the machine is; what cannot be read in time is not in it."""
+        try:
+            return await self._load.call(self._settings.read_timeout, self._settings.root)
+        except (TimeoutError, StillHangs):
+            return MachineLoad()
+
     def _blocking(self, name: str, function: Callable[..., T], *arguments: Any) -> Callable[[], Awaitable[T]]:
         blocking = Blocking(name, function)
         return lambda: blocking.call(self._settings.read_timeout, *arguments)
@@ -118,35 +141,22 @@ class Sources:
         return self._seen_ports
 
     def _file(self, path: str, most: int, parse: Callable[[bytes], T]) -> Callable[[], Awaitable[T]]:
-        if path not in self._files:
-            self._files[path] = _FileSource(path, most)
-        source = self._files[path]
+        read = self._files.of(path, most, parse)
+        return lambda: read(self._settings.read_timeout)
 
-        async def read() -> T:
-            if not path:
-                raise _Absent
-            found: T = await source.read(self._settings.read_timeout, parse)
-            return found
+    async def _ask_library(self) -> Nvidia:
+        return await self._nvidia.library(self._settings)
 
-        return read
+    async def _ask_nvidia_smi(self) -> Nvidia:
+        return await self._nvidia.tool(self._settings)
 
-    async def _nvidia_report(self) -> Nvidia:
-        settings = self._settings
-        if settings.nvidia_file:
-            read = self._file(settings.nvidia_file, nvidia_xml.LONGEST, nvidia_xml.parse)
-            table = self._file(settings.nvidia_matrix_file, 1 << 20, matrix.parse)
-            return _nvidia(await read(), await table() if settings.nvidia_matrix_file else matrix.Matrix())
-        program = find(settings.nvidia_smi) if settings.nvidia_smi else ""
-        if not program:
-            raise _Absent("nvidia-smi is not installed" if settings.nvidia_smi else "")
-        limit = settings.read_timeout
-        document = await self._nvidia.output([program, "-q", "-x"], timeout=limit, most=nvidia_xml.LONGEST)
-        found = nvidia_xml.parse(document)
-        if len(found.gpus) < 2:
-            return _nvidia(found, matrix.Matrix())
-        return _nvidia(
-            found, matrix.parse(await self._topo.output([program, "topo", "-m"], timeout=limit, most=1 << 20))
-        )
+    async def _ask_peers(self) -> AskedPeers:
+        return await self._fabric.peers(self._settings, self._seen_ports)
+
+    async def _read_contents(self) -> Contents:
+        if self._contents is None:
+            raise Absent
+        return await read_contents(self._contents, self._settings.read_timeout)
 
     async def _lldp_report(self) -> lldpcli.LldpNeighbours:
         settings = self._settings
@@ -162,11 +172,11 @@ class Sources:
 
     def _heard(self, why_no_lldpd: str) -> lldpcli.LldpNeighbours:
         if self._settings.lldp_listen == "never":
-            raise _Absent(f"lldpd does not run: {why_no_lldpd}" if self._settings.lldpcli else "")
+            raise Absent(f"lldpd does not run: {why_no_lldpd}" if self._settings.lldpcli else "")
         try:
             self._listener.open()
         except OSError as error:
-            raise _Absent(problem_of(error)) from None
+            raise Absent(problem_of(error)) from None
         return self._listener.neighbours()
 
 
@@ -175,50 +185,6 @@ def _is_socket(path: str) -> bool:
         return stat.S_ISSOCK(Path(path).stat().st_mode)
     except OSError:
         return False
-
-
-def _nvidia(found: nvidia_xml.NvidiaReport, table: matrix.Matrix) -> Nvidia:
-    return Nvidia(found.gpus, gpu_links(found.gpus, table), found.unread)
-
-
-def gpu_links(gpus: tuple[Accelerator, ...], table: matrix.Matrix) -> dict[tuple[str, str], str]:
-    """Return how GPUs are linked with each other, of a table in which they have the driver's numbers."""
-    names = {f"GPU{number}": gpu.address for number, gpu in enumerate(gpus)}
-    return {
-        (names[one], names[other]): cell
-        for one in names
-        for other in names
-        if one != other and (cell := table.between(one, other)).startswith("NV")
-    }
-
-
-class _FileSource:
-    """A file that something else writes; it is read and parsed again when it has changed."""
-
-    def __init__(self, path: str, most: int) -> None:
-        self._path = path
-        self._most = most
-        self._blocking = Blocking(path, self._load)
-        self._known: tuple[int, int, int] | None = None
-        self._parsed: Any = None
-
-    async def read(self, timeout: float, parse: Callable[[bytes], Any]) -> Any:
-        return await self._blocking.call(timeout, parse)
-
-    def _load(self, parse: Callable[[bytes], Any]) -> Any:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(0, "it is no file", self._path)
-            state = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if state != self._known:
-                with os.fdopen(descriptor, "rb", closefd=False) as file:
-                    self._parsed = parse(file.read(self._most + 1))
-                self._known = state
-        finally:
-            os.close(descriptor)
-        return self._parsed
 
 
 def _read_tree(root: Path) -> Tree:
@@ -235,13 +201,25 @@ def _read_ports(root: Path, by_subnet: bool, before: Ports) -> tuple[Ports, Fing
     if not (root / "sys").is_dir():
         raise FileNotFoundError(2, "there is no such directory", str(root / "sys"))
     links = _read_links(root, before)
-    return read_ports(lambda: Sysfs(root), _networks() if by_subnet else None), links
+    ports = read_ports(lambda: Sysfs(root), _networks() if by_subnet else None)
+    return _with_flow_control(ports), links
+
+
+def _with_flow_control(ports: Ports) -> Ports:
+    """Return the ports with what the kernel says of flow control, for those that carry RDMA over Ethernet."""
+    roce = {port.netdev for device in ports.rdma for port in device.ports if port.layer == "ethernet"}
+    names = [net.name for net in ports.nets if net.name in roce or net.bond in roce - {""}]
+    found = read_pfc(names) if names else {}
+    if not found:
+        return ports
+    nets = tuple(msgspec.structs.replace(net, pfc=found.get(net.name)) for net in ports.nets)
+    return msgspec.structs.replace(ports, nets=nets)
 
 
 def _read_amd(root: Path) -> AmdReport:
     found = read_amd(Sysfs(root))
     if not found.gpus and not found.unread.count:
-        raise _Absent
+        raise Absent
     return found
 
 

@@ -24,6 +24,13 @@ class FakeGpu:
     memory_mib: int = 81559
     width: int = 16
     uncorrected: int = 0
+    serial: str = "1650000000000"
+    lost: bool = False
+    """Its driver no longer reaches it, though it is on PCIe."""
+    slowed: int = 0
+    """Reasons for lower clocks, as the driver's bits; 0x01 is idleness, 0x40 heat."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Where its NVLinks lead: what kind of end (``gpu``, ``switch``, ``down``) and its PCI address."""
     fabric: tuple[str, str, str, str, str] = ("N/A", "N/A", "N/A", "N/A", "N/A")
 
     @property
@@ -60,6 +67,8 @@ class FakeNic:
     lanes: int = 16
     default_route: bool = False
     switch: Switch | None = None
+    ecn: tuple[int, ...] | None = None
+    """Priorities for which its driver shows congestion control in files."""
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -76,9 +85,25 @@ class FakeNic:
 
 
 @dataclass(frozen=True)
+class FakeDisk:
+    """A disk; ``path`` is where it hangs on PCIe."""
+
+    name: str
+    path: Path
+    numa: int = 0
+    model: str = "SAMSUNG MZWLO3T8HCLS-00A07"
+    gigabytes: int = 3840
+    rotational: bool = False
+
+
+@dataclass(frozen=True)
 class Machine:
     name: str
     cpus: tuple[str, ...]
+    """The CPUs of each socket; the second half of each are the other threads of the first half's cores."""
+    cpu_model: str = "Intel(R) Xeon(R) Platinum 8480C"
+    memory_gib: int = 2048
+    disks: tuple[FakeDisk, ...] = ()
     gpus: tuple[FakeGpu, ...] = ()
     nics: tuple[FakeNic, ...] = ()
     nvlink: str = ""
@@ -118,6 +143,17 @@ def at_root(bus: int, port: int = 1, function: int = 0) -> Path:
     return (f"pci0000:{bus:02x}", f"0000:{bus:02x}:{port:02x}.0", f"0000:{bus + port:02x}:00.{function}")
 
 
+def nvswitches(*counts: int) -> tuple[tuple[str, str], ...]:
+    """Return NVLinks to the switches of a board, as many to each as given."""
+    return tuple(
+        ("switch", f"0000:{0x05 + number:02x}:00.0") for number, count in enumerate(counts) for _ in range(count)
+    )
+
+
+def _nvme(count: int, bus: int) -> tuple[FakeDisk, ...]:
+    return tuple(FakeDisk(f"nvme{index}n1", at_root(bus, 2 + index), index % 2) for index in range(count))
+
+
 _BUSES = (0x10, 0x20, 0x30, 0x40, 0x90, 0xA0, 0xB0, 0xC0)
 _SOCKETS = ("0-55,112-167", "56-111,168-223")
 
@@ -141,6 +177,7 @@ def h100(name: str = "h100-01") -> Machine:
             index // 4,
             "NVIDIA H100 80GB HBM3",
             fabric=("Completed", "Success", "0", ZERO, "N/A"),
+            links=nvswitches(4, 5, 5, 4),
         )
         for index, bus in enumerate(_BUSES)
     )
@@ -158,13 +195,44 @@ def h100(name: str = "h100-01") -> Machine:
         )
         for index, bus in enumerate((0x50, 0xD0))
     )  # fmt: skip
-    return Machine(name, _SOCKETS, gpus, (*rails, *storage, *_management(2, 0x60, 10)), "NV18", "580.105.08")
+    nics = (*rails, *storage, *_management(2, 0x60, 10))
+    return Machine(
+        name, _SOCKETS, disks=_nvme(4, 0x70), gpus=gpus, nics=nics, nvlink="NV18", driver="580.105.08"
+    )  # fmt: skip
+
+
+def h100_roce(name: str = "roce-01") -> Machine:
+    """Eight H100 with a NIC of RoCE each, a switch for each rail; two NICs for storage and one for management.
+
+    Their names are short, so that real network devices can have them.
+    """
+    base = h100(name)
+    rails = tuple(
+        replace(
+            nic, rdma=f"mlx5_{index}", netdev=f"rail{index}", layer="Ethernet", speed="NDR", ecn=(3,),
+            switch=leaf(index + 1, "Ethernet17"),
+        )
+        for index, nic in enumerate(base.nics[:8])
+    )  # fmt: skip
+    storage = tuple(
+        replace(nic, netdev=f"store{index}", switch=leaf(20, f"Ethernet{12 + index}"))
+        for index, nic in enumerate(base.nics[8:10])
+    )
+    management = replace(base.nics[10], netdev="manage0", switch=leaf(40, "Ethernet7"))
+    return replace(base, nics=(*rails, *storage, management))
 
 
 def h200(name: str = "h200-01") -> Machine:
     """Eight H200 and twelve NICs; GPU and NIC are behind two PCIe switches each. Its matrix has been published."""
     gpus = tuple(
-        FakeGpu(behind_switch(bus, 0), index // 4, "NVIDIA H200", device=0x2335, memory_mib=143771)
+        FakeGpu(
+            behind_switch(bus, 0),
+            index // 4,
+            "NVIDIA H200",
+            device=0x2335,
+            memory_mib=143771,
+            links=nvswitches(4, 5, 5, 4),
+        )
         for index, bus in enumerate(_BUSES)
     )
     places = []
@@ -177,7 +245,7 @@ def h200(name: str = "h200-01") -> Machine:
                 speed="HDR" if len(path) == 3 else "NDR")
         for index, path in enumerate(places)
     )  # fmt: skip
-    return Machine(name, _SOCKETS, gpus, nics, "NV18", "580.105.08")
+    return Machine(name, _SOCKETS, gpus=gpus, nics=nics, nvlink="NV18", driver="580.105.08")
 
 
 def gb200(name: str = "gb200-01") -> Machine:
@@ -186,6 +254,7 @@ def gb200(name: str = "gb200-01") -> Machine:
         FakeGpu(
             (f"pci{domain:04x}:00", f"{domain:04x}:00:00.0", f"{domain:04x}:01:00.0"), index // 2, "NVIDIA GB200",
             device=0x2941, memory_mib=189471, fabric=("Completed", "Success", "2", CLUSTER, "Healthy"),
+            links=(("switch", ""),) * 18,
         )
         for index, domain in enumerate((0x08, 0x09, 0x18, 0x19))
     )  # fmt: skip
@@ -200,7 +269,9 @@ def gb200(name: str = "gb200-01") -> Machine:
         "", "enP6p3s0f0", ("pci0006:00", "0006:00:00.0", "0006:03:00.0"), 0, 25, "Ethernet", number=4,
         default_route=True, switch=leaf(40, "Ethernet3"),
     )  # fmt: skip
-    return Machine(name, ("0-71", "72-143"), gpus, (*nics, management), "NV18", "580.173.02")
+    return Machine(
+        name, ("0-71", "72-143"), "", 960, gpus=gpus, nics=(*nics, management), nvlink="NV18", driver="580.173.02"
+    )  # fmt: skip
 
 
 def mi300(name: str = "mi300-01") -> Machine:
@@ -218,7 +289,8 @@ def mi300(name: str = "mi300-01") -> Machine:
         )
         for index, bus in enumerate(_BUSES)
     )  # fmt: skip
-    return Machine(name, ("0-95", "96-191"), gpus, (*nics, *_management(2, 0x60, 10)))
+    nics = (*nics, *_management(2, 0x60, 10))
+    return Machine(name, ("0-95", "96-191"), "AMD EPYC 9654 96-Core Processor", gpus=gpus, nics=nics)
 
 
 def cpu_node(name: str = "cpu-01") -> Machine:
@@ -230,10 +302,14 @@ def cpu_node(name: str = "cpu-01") -> Machine:
         )
         for index in range(2)
     )  # fmt: skip
-    return Machine(name, ("0-63",), nics=nics)
+    disks = (
+        FakeDisk("sda", at_root(0x20), 0, "ST16000NM001G", 16000, rotational=True),
+        FakeDisk("nvme0n1", at_root(0x20, 2)),
+    )
+    return Machine(name, ("0-63",), "AMD EPYC 9334 32-Core Processor", 256, disks, nics=nics)
 
 
-MACHINES = {"h100": h100, "h200": h200, "gb200": gb200, "mi300": mi300, "cpu": cpu_node}
+MACHINES = {"h100": h100, "h100-roce": h100_roce, "h200": h200, "gb200": gb200, "mi300": mi300, "cpu": cpu_node}
 
 
 # ---------------------------------------------------------------------------------------------- faults
@@ -261,11 +337,18 @@ FAULTS: dict[str, Callable[[Machine], Machine]] = {
     "rails-crossed": lambda machine: _nic(machine, 6, switch=machine.nics[1].switch),
     "neighbour-missing": lambda machine: _nic(machine, 4, switch=None),
     "domain-unhealthy": lambda machine: _gpu(machine, 1, fabric=("Completed", "Success", "2", CLUSTER, "Unhealthy")),
+    "gpu-lost": lambda machine: _gpu(machine, 6, lost=True),
+    "gpu-hot": lambda machine: _gpu(machine, 5, slowed=0x48),
+    "flow-control": lambda machine: _nic(machine, 3, ecn=()),
     "gpu-fault": lambda machine: _gpu(machine, 0, uncorrected=4),
 }
 """Faults by name; each makes of a healthy machine one that has it."""
+NVML_FAULTS: dict[str, Callable[[Machine], Machine]] = {
+    "nvlinks-down": lambda machine: _gpu(machine, 4, links=(*nvswitches(4, 5, 5, 2), *(("down", ""),) * 2)),
+}
+"""Those that NVIDIA's library alone tells of."""
 
 
 def with_fault(machine: Machine, fault: str) -> Machine:
     """Return *machine* with a named fault."""
-    return FAULTS[fault](machine)
+    return (FAULTS | NVML_FAULTS)[fault](machine)

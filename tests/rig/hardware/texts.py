@@ -16,7 +16,7 @@ def nvidia_smi(machine: Machine) -> bytes:
 	<gpu id="0000{gpu.address.upper()}">
 		<product_name>{gpu.model}</product_name>
 		<mig_mode><current_mig>Disabled</current_mig></mig_mode>
-		<serial>1650000000{index:03}</serial>
+		<serial>{gpu.serial}</serial>
 		<uuid>GPU-5ca1ab1e-0000-4000-8000-{index:012}</uuid>
 		<minor_number>{index}</minor_number>
 		<gpu_recovery_action>None</gpu_recovery_action>
@@ -24,7 +24,9 @@ def nvidia_smi(machine: Machine) -> bytes:
 			<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
 			<link_widths><max_link_width>16x</max_link_width><current_link_width>{gpu.width}x</current_link_width></link_widths>
 		</pci_gpu_link_info></pci>
-		<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+		<clocks_event_reasons>
+			<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>{_slowed(gpu.slowed)}
+		</clocks_event_reasons>
 		<fb_memory_usage><total>{gpu.memory_mib} MiB</total></fb_memory_usage>
 		<ecc_errors><volatile><dram_uncorrectable>{gpu.uncorrected}</dram_uncorrectable></volatile></ecc_errors>
 		<remapped_rows>
@@ -36,11 +38,18 @@ def nvidia_smi(machine: Machine) -> bytes:
 		</fabric>
 	</gpu>"""
         for index, gpu in enumerate(machine.gpus)
+        if not gpu.lost
     )
     return (
         '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>\n'
         f"	<driver_version>{machine.driver}</driver_version>{gpus}\n</nvidia_smi_log>\n"
     ).encode()
+
+
+def _slowed(reasons: int) -> str:
+    names = {0x08: "hw_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown"}
+    found = [f"clocks_event_reason_{name}" for bit, name in names.items() if reasons & bit]
+    return "".join(f"\n			<{name}>Active</{name}>" for name in found)
 
 
 def topo_m(machine: Machine) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.rig.hardware.files import FakeFiles
-from tests.rig.hardware.machines import AMD, FakeGpu, FakeNic, Machine
+from tests.rig.hardware.machines import AMD, BROADCOM, INTEL, MELLANOX, NVIDIA, FakeDisk, FakeGpu, FakeNic, Machine
 
 _BRIDGE, _ETHERNET, _INFINIBAND = 0x060400, 0x020000, 0x020700
+_DRIVERS = {
+    (0x03, NVIDIA): "nvidia", (0x12, AMD): "amdgpu", (0x02, MELLANOX): "mlx5_core", (0x02, BROADCOM): "bnxt_en",
+    (0x02, INTEL): "ice", (0x01, INTEL): "nvme",
+}  # fmt: skip
+_GRACE = "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd4f"
 _GENERATION = "32.0 GT/s PCIe"
 COUNTERS = (
     "symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "port_xmit_wait",
@@ -29,7 +34,10 @@ def files_of(machine: Machine) -> FakeFiles:
         layer.gpu(gpu)
     for nic in machine.nics:
         layer.nic(nic)
+    for disk in machine.disks:
+        layer.disk(disk)
     layer.nodes()
+    layer.processors()
     layer.compute_nodes()
     layer.routes()
     return layer.files
@@ -91,6 +99,9 @@ class _Layer:
         self.files.link(f"{folder}/iommu_group", "../" * (len(path) + 1) + f"kernel/iommu_groups/{group}")
         ids = {"class": f"0x{kind:06x}", "vendor": f"0x{vendor:04x}", "device": f"0x{number:04x}"}
         self.files.put(folder, {**ids, "numa_node": str(numa)})
+        driver = _DRIVERS.get((kind >> 16, vendor))
+        if driver:
+            self.files.link(f"{folder}/driver", "../" * (len(path) + 1) + f"bus/pci/drivers/{driver}")
         return folder
 
     def _rdma(self, nic: FakeNic, device: str) -> None:
@@ -140,6 +151,46 @@ class _Layer:
         self.files.put(folder, values)
         self.files.put(f"{folder}/statistics", dict.fromkeys(("rx_bytes", "tx_bytes", "rx_errors", "tx_errors"), "0"))
 
+        for side in ("roce_np", "roce_rp") if nic.ecn is not None else ():
+            states = {str(priority): str(int(priority in (nic.ecn or ()))) for priority in range(8)}
+            self.files.put(f"{folder}/ecn/{side}/enable", states)
+
+    def disk(self, disk: FakeDisk) -> None:
+        """Write a disk, as the child of the device that it hangs on."""
+        device = self._device(disk.path, disk.numa, 0x010802, INTEL, 0x0A54)
+        self.files.put(device, _link(4) | {"max_link_width": "4"})
+        folder = f"{device}/block/{disk.name}"
+        self.files.put(f"{folder}/device", {"model": disk.model})
+        self.files.put(f"{folder}/queue", {"rotational": str(int(disk.rotational))})
+        self.files.put(folder, {"size": str(disk.gigabytes * 10**9 // 512)})
+        self.files.link(f"sys/block/{disk.name}", f"../{folder.removeprefix('sys/')}")
+
+    def processors(self) -> None:
+        """Write CPUs and memory; the model of ARM's CPUs is told by numbers."""
+        machine = self._machine
+        for socket, cpus in enumerate(machine.cpus):
+            numbers = _numbers(cpus)
+            ranges = cpus.count(",") + 1
+            for place, number in enumerate(numbers):
+                core = place % (len(numbers) // ranges)
+                folder = f"sys/devices/system/cpu/cpu{number}/topology"
+                self.files.put(folder, {"physical_package_id": str(socket), "core_id": str(core)})
+        model = f"model name\t: {machine.cpu_model}" if machine.cpu_model else _GRACE
+        kib = machine.memory_gib << 20
+        memory = f"MemTotal:       {kib} kB\nMemFree:        {kib // 4} kB\nMemAvailable:   {kib // 2} kB\n"
+        stall = "some avg10=1.50 avg60=0.75 avg300=0.10 total=123456\nfull avg10=0.50 avg60=0.25 avg300=0.00 total=6543"
+        self.files.put(
+            "proc",
+            {
+                "cpuinfo": f"processor\t: 0\n{model}",
+                "meminfo": f"{memory}SwapTotal:      0 kB\nSwapFree:       0 kB",
+                "loadavg": "12.50 10.25 8.75 3/2048 12345",
+                "stat": "cpu  1000 0 500 8000 500 0 0 0 0 0",
+            },
+        )
+        self.files.put("proc/pressure", dict.fromkeys(("cpu", "memory", "io"), stall))
+        self.files.put("sys/kernel/mm/hugepages/hugepages-2048kB", {"nr_hugepages": "1024"})
+
     def _enter(self, kind: str, folder: str, device: str) -> None:
         name = folder.rpartition("/")[2]
         self.files.link(f"{folder}/device", f"../../../{device.rpartition('/')[2]}")
@@ -183,6 +234,15 @@ class _Layer:
             if nic.default_route:
                 lines.append(f"{nic.netdev}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0")
         self.files.put("proc/net", {"route": "\n".join(lines)})
+
+
+def _numbers(cpus: str) -> list[int]:
+    """Return the CPUs of ``0-55,112-167``."""
+    found: list[int] = []
+    for part in cpus.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def _state(*, up: bool) -> str:

@@ -33,6 +33,8 @@ FILES = [
     "doctor.txt",
     "settings.json",
     "metrics.txt",
+    "topology.json",
+    "topology-load.json",
     "images.json",
     "pins.json",
     "keeps.json",

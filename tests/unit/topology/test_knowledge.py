@@ -13,7 +13,8 @@ from stokerd.topology import lldpcli
 from stokerd.topology.classes import UseRule
 from stokerd.topology.facts import AmdReport, Ports, Tree
 from stokerd.topology.health import FLAPPING
-from stokerd.topology.knowledge import Knowledge, Nvidia, Outcome, essence, learn, note_health, note_report
+from stokerd.topology.knowledge import Knowledge, Nvidia, essence, learn, note_health, note_report
+from stokerd.topology.outcomes import Outcome
 from stokerd.topology.read_amd import read_amd
 from stokerd.topology.read_hardware import read_ports, read_tree
 from stokerd.topology.settling import changes
@@ -68,6 +69,7 @@ def test_a_source_that_fails_from_the_start_is_told_at_once() -> None:
     known = note_report(learn(Knowledge("node"), "tree", Outcome("failed", "sys: no such directory")), THEN)
     assert known.report is not None
     assert [(each.name, each.state) for each in known.report.sources] == [
+        ("sysfs.machine", "failed"),
         ("sysfs.numa", "failed"),
         ("sysfs.pci", "failed"),
     ]

@@ -42,11 +42,6 @@ def test_a_gb200_has_its_clique() -> None:
     assert domain.addresses == ("0000:29:00.0", "0000:3f:00.0", "0000:9c:00.0", "0000:b2:00.0")
 
 
-def test_no_serial_number_is_read() -> None:
-    assert "1650000000001" in capture("nvidia-smi/qx-h100.xml").decode()
-    assert "1650000000001" not in str(nvidia_xml.parse(capture("nvidia-smi/qx-h100.xml")))
-
-
 @pytest.mark.parametrize(
     ("fabric", "words"),
     [

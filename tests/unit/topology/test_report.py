@@ -15,7 +15,7 @@ from stokerd.topology.metadata import parse as parse_metadata
 from stokerd.topology.report import build
 from stokerd.topology.settling import changes
 from tests.rig.hardware.machines import FAULTS, MACHINES, Machine, h100, leaf, with_fault
-from tests.unit.topology.nodes import GOLDEN, MACHINE_OF_FAULT, THEN, machine_of, observe, report_of, shown
+from tests.unit.topology.nodes import GOLDEN, MACHINE_OF_FAULT, THEN, fault_shown, machine_of, observe, report_of, shown
 
 LATER = THEN + timedelta(minutes=5)
 
@@ -31,6 +31,12 @@ def both(before: Machine, after: Machine) -> tuple[TopologyReport, TopologyRepor
 @pytest.mark.parametrize("case", MACHINES)
 def test_golden_reports(case: str) -> None:
     assert shown(report_of(case)) == (GOLDEN / f"{case}.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_golden_faults(fault: str) -> None:
+    golden = GOLDEN / f"{MACHINE_OF_FAULT[fault]}+{fault}.json"
+    assert fault_shown(fault) == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", MACHINES)
@@ -150,6 +156,9 @@ def test_a_report_survives_the_wire() -> None:
         ("rails-crossed", "RailsCrossed", ["mlx5_1", "mlx5_6"]),
         ("neighbour-missing", "NeighbourMissing", ["mlx5_4"]),
         ("domain-unhealthy", "NvlinkDomainsDiffer", ["GPU0", "GPU2", "GPU3", "GPU1"]),
+        ("gpu-lost", "GpuLost", ["GPU6"]),
+        ("gpu-hot", "GpuSlowedDown", ["GPU5"]),
+        ("flow-control", "FlowControlDiffers", ["mlx5_3"]),
         ("gpu-fault", "GpuFault", ["GPU0"]),
     ],
 )

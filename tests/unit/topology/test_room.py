@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,12 @@ from tests.rig.hardware.tree import lay_out, set_link
 
 LATE = ("stokerd.topology.service", "stokerd.topology.report", "stokerd.topology.sources", "stoker.objects.topology")
 DEADLINE = 20.0
+NO_TOOLS: dict[str, Any] = dict.fromkeys(("nvidia_library", "nvidia_smi", "smpquery", "lldpcli"), "")
 
 
 def settings_for(root: Path, **changes: object) -> TopologySettings:
     """Return settings by which nothing of this machine itself is read."""
-    quiet = TopologySettings(root=root, nvidia_smi="", lldpcli="", lldp_listen="never", link_interval=0.05, node="fake")
+    quiet = TopologySettings(root=root, link_interval=0.05, node="fake", lldp_listen="never", **NO_TOOLS)
     return replace(quiet, **changes)  # type: ignore[arg-type]
 
 
@@ -150,6 +152,7 @@ async def test_a_machine_without_files_is_a_report_that_says_so(tmp_path: Path) 
     assert states.pop("netlink")[0] in {"ok", "absent"}
     missing = ("failed", f"{tmp_path}/none/sys: there is no such directory")
     assert states == {
+        "sysfs.machine": missing,
         "sysfs.net": missing,
         "sysfs.numa": missing,
         "sysfs.pci": missing,

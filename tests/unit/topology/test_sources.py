@@ -18,8 +18,9 @@ from stokerd.topology import lldpcli
 from stokerd.topology.blocking import Blocking, StillHangs
 from stokerd.topology.commands import Command, CommandFailed, find
 from stokerd.topology.facts import Ports
-from stokerd.topology.knowledge import Nvidia, Outcome
+from stokerd.topology.knowledge import Nvidia
 from stokerd.topology.metadata import Placement
+from stokerd.topology.outcomes import Outcome
 from stokerd.topology.sources import Sources
 from tests.rig.hardware import texts
 from tests.rig.hardware.machines import h100, mi300
@@ -36,7 +37,9 @@ def script(path: Path, text: str) -> str:
 
 
 def sources_of(root: Path, **changes: object) -> Sources:
-    settings = TopologySettings(root=root, nvidia_smi="", lldpcli="", lldp_listen="never")
+    settings = TopologySettings(
+        root=root, nvidia_library="", nvidia_smi="", smpquery="", lldpcli="", lldp_listen="never"
+    )
     return Sources(replace(settings, **changes), time.monotonic)  # type: ignore[arg-type]
 
 
@@ -230,6 +233,7 @@ async def test_links_that_have_changed_since_the_ports_were_read(tmp_path: Path)
 def test_intervals(tmp_path: Path) -> None:
     sources = sources_of(tmp_path, interval=1.0, hardware_interval=2.0, source_interval=3.0, gpu_interval=4.0)
     assert {name: sources.interval(name) for name in sources.names} == {
-        "ports": 1.0, "tree": 2.0, "amd": 2.0, "nvidia": 4.0, "lldp": 3.0, "fabric": 3.0, "placement": 3.0,
+        "ports": 1.0, "tree": 2.0, "amd": 2.0, "nvml": 4.0, "nvidia": 4.0, "smp": 4.0, "lldp": 3.0, "fabric": 3.0,
+        "contents": 3.0, "placement": 3.0,
     }  # fmt: skip
     assert sources_of(tmp_path, nvidia_file="/x").interval("nvidia") == 30.0
