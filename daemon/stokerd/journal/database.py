@@ -73,6 +73,12 @@ _MIGRATIONS: tuple[str, ...] = (
         id TEXT PRIMARY KEY, request TEXT NOT NULL, digest TEXT NOT NULL, created_at REAL NOT NULL, finished_at REAL,
         operation TEXT NOT NULL) STRICT;
     """,
+    """
+    CREATE TABLE wishes (
+        uid TEXT NOT NULL, generation INTEGER NOT NULL, kind TEXT NOT NULL, local TEXT NOT NULL,
+        created_at REAL NOT NULL, phase TEXT NOT NULL, result BLOB NOT NULL, acknowledged INTEGER NOT NULL,
+        PRIMARY KEY (uid, generation)) STRICT, WITHOUT ROWID;
+    """,
 )
 
 

@@ -174,3 +174,21 @@ class OperationRow(msgspec.Struct, frozen=True):
     created_at: float
     finished_at: float | None
     operation: str
+
+
+WishPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]
+
+
+class WishRow(msgspec.Struct, frozen=True):
+    """Something that the coordinator wished for. ``local``: what it became here, a job's or a request's id; empty while
+    that was not begun. ``result`` is the last word on it, in msgpack, kept until it is ``acknowledged``. What the wish
+    asked for is not here: it may hold secrets, and the coordinator says it again."""
+
+    uid: str
+    generation: int
+    kind: str
+    local: str
+    created_at: float
+    phase: WishPhase = "Pending"
+    result: bytes = b""
+    acknowledged: bool = False
