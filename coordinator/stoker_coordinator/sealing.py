@@ -1,7 +1,7 @@
 """Secrets at rest: sealed before the store sees them, opened when a node needs them.
 
-AES-SIV: the same secret in the same place is sealed to the same text, so that applying a file again changes nothing. The
-place (kind, namespace, name, path) is bound in, so that a sealed text is worth nothing elsewhere.
+AES-SIV: the same secret in the same place is sealed to the same text, so that applying a file again changes nothing.
+The place (kind, namespace, name, path) is bound in, so that a sealed text is worth nothing elsewhere.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""Every setting of the coordinator, one dataclass per part, one docstring per field.
+"""Settings of the process, its API and its store: one dataclass per part, one docstring per field.
 
-The configuration is one TOML file; each part is a table, each field a key of the same name. All errors of a file are
-reported at once. docs/coordinator.md has the reference, made from this module.
+Rooms with settings of their own have them beside their code; `configuration` puts all of them together.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stoker import toml_settings
-from stoker.toml_settings import BodySize, Bytes, PositiveCount, PositiveSeconds, SettingsError
-from stoker_coordinator.errors import ConfigError
+from stoker.toml_settings import BodySize, Bytes, PositiveCount, PositiveSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,57 +75,6 @@ class StoreSettings:
 
     history_age: PositiveSeconds = 3600.0
     """Changes that are older are not kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All parts."""
-
-    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
-    api: ApiSettings = field(default_factory=ApiSettings)
-    store: StoreSettings = field(default_factory=StoreSettings)
-
-
-def load(path: Path | None) -> Settings:
-    """Read *path* (None: all defaults); ConfigError lists every problem of the file."""
-    if path is None:
-        return Settings()
-    try:
-        return parse(toml_settings.read(path), str(path))
-    except SettingsError as error:
-        raise ConfigError(error.source, error.problems) from None
-
-
-def parse(text: str, source: str) -> Settings:
-    """Build the settings from TOML *text*; *source* names it in errors. ConfigError."""
-    try:
-        settings = toml_settings.parse(Settings, text, source)
-    except SettingsError as error:
-        raise ConfigError(error.source, error.problems) from None
-    if problems := list(_between(settings)):
-        raise ConfigError(source, problems)
-    return settings
-
-
-def _between(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong between fields that are each sound alone."""
-    api = settings.api
-    for name, path in (("coordinator.state_dir", settings.coordinator.state_dir), ("api.socket", api.socket)):
-        if not path.is_absolute():
-            yield f"{name}: {str(path)!r} is not an absolute path"
-    if len(os.fsencode(api.socket)) > 107:
-        yield "api.socket: a unix socket's path can have at most 107 bytes"
-    if bool(api.tls_cert) != bool(api.tls_key):
-        yield "api.tls_cert and api.tls_key: one of them is missing"
-    if not api.listen:
-        return
-    try:
-        host, _ = address(api.listen)
-    except ValueError as error:
-        yield f"api.listen: {error}"
-        return
-    if not is_loopback(host) and not api.tls_cert:
-        yield f"api.listen: {api.listen!r} can be reached from elsewhere, so it needs api.tls_cert and api.tls_key"
 
 
 def address(text: str) -> tuple[str, int]:

@@ -1,0 +1,174 @@
+"""Makes all parts of the coordinator, and says which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, ImagePullJob, NodeImage, PullSecret
+from stoker.objects.cluster_nodes import HyperNode, Node
+from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
+from stoker.objects.inventory import PodInventory
+from stoker.objects.meta import LabelSelector, Object
+from stoker_coordinator.api.metrics import StoreCollector
+from stoker_coordinator.api.server import ApiServer
+from stoker_coordinator.audit import Audit
+from stoker_coordinator.auth import Tokens
+from stoker_coordinator.configuration import Settings
+from stoker_coordinator.controllers.crons import Crons
+from stoker_coordinator.controllers.imagejobs import ImageJobs
+from stoker_coordinator.controllers.informer import Informer
+from stoker_coordinator.controllers.placing import Placing
+from stoker_coordinator.controllers.pods import PodIndex
+from stoker_coordinator.controllers.sharing import Sharing
+from stoker_coordinator.nodes.ports import Content, Presence
+from stoker_coordinator.nodes.service import Nodes
+from stoker_coordinator.sealing import Sealer
+from stoker_coordinator.store.base import Limits
+from stoker_coordinator.store.collector import collect
+from stoker_coordinator.store.sqlite import SqliteStore
+
+Run = Callable[[], Awaitable[None]]
+_FOLLOWED: tuple[type[Object], ...] = (
+    Node,
+    NodeImage,
+    ImagePullJob,
+    ImageListPullJob,
+    AdvancedCronJob,
+    PullSecret,
+    ContainerRecreateRequest,
+    Checkpoint,
+    Commit,
+    HyperNode,
+)
+
+
+class Coordinator(Struct):
+    """All parts."""
+
+    store: SqliteStore
+    nodes: Nodes
+    api: ApiServer
+    parts: Mapping[str, Run]
+    """What runs until the coordinator stops, in the order of the start; each can run again after it has failed."""
+
+
+class Surroundings:
+    """What is known of nodes beside their objects: their pods, and their places in the fabric."""
+
+    def __init__(self, informer: Informer) -> None:
+        self.pods = PodIndex()
+        self._leaves: dict[str, str] = {}
+        self._listeners: list[Callable[[], None]] = []
+        informer.hear(self._hear)
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Have *listener* called when something is different."""
+        self._listeners.append(listener)
+
+    def leaf_of(self, node: str) -> str:
+        """Return the HyperNode of the lowest tier that has the node, empty when none has."""
+        return self._leaves.get(node, "")
+
+    def nodes_with_pods(self, namespace: str, selector: LabelSelector) -> frozenset[str]:
+        """Return the nodes on which such pods are."""
+        return self.pods.nodes_with(namespace, selector)
+
+    def on_content(self, node: str, content: Content) -> None:
+        """Take what a node says of its pods."""
+        if isinstance(content, PodInventory) and self.pods.update(node, content):
+            self._changed()
+
+    def on_presence(self, node: str, presence: Presence) -> None:
+        """A node that is away keeps its pods: it will say so when they are gone."""
+
+    def _hear(self, old: Object | None, new: Object | None) -> None:
+        if isinstance(old, HyperNode) and old.spec.tier == 1:
+            for name in _members(old):
+                if self._leaves.get(name) == old.metadata.name:
+                    del self._leaves[name]
+        if isinstance(new, HyperNode) and new.spec.tier == 1:
+            self._leaves.update(dict.fromkeys(_members(new), new.metadata.name))
+        if isinstance(old, HyperNode) or isinstance(new, HyperNode):
+            self._changed()
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _members(hyper_node: HyperNode) -> list[str]:
+    found = [member.selector.exact_match for member in hyper_node.spec.members if member.type == "Node"]
+    return [match.name for match in found if match is not None]
+
+
+async def compose(
+    settings: Settings,
+    registry: CollectorRegistry,
+    stack: AsyncExitStack,
+    problems: Callable[[], Mapping[str, str]],
+    *,
+    version: str,
+) -> Coordinator:
+    """Make all parts and open what they keep; *stack* closes it. *problems*: what is wrong with parts now."""
+    directory = settings.coordinator.state_dir
+    store = SqliteStore(
+        directory,
+        Limits(
+            object_bytes=settings.store.max_object,
+            history_changes=settings.store.history_changes,
+            history_seconds=settings.store.history_age,
+        ),
+    )
+    await store.open()
+    stack.push_async_callback(store.close)
+    registry.register(StoreCollector(store.counts, lambda: store.revision))
+    sealer = Sealer.load(directory / "seal.key")
+    nodes = Nodes(settings.link, directory / "link", store, registry, version=version)
+    await nodes.open()
+    stack.push_async_callback(nodes.close)
+    api = ApiServer(
+        settings.api,
+        store,
+        tokens=Tokens(directory / "tokens.json"),
+        sealer=sealer,
+        audit=Audit(directory / "audit.log"),
+        registry=registry,
+        version=version,
+        problems=problems,
+    )
+    parts: dict[str, Run] = {
+        "nodes": nodes.run,
+        "collector": partial(collect, store),
+        **_controllers(store, nodes, sealer),
+    }
+    return Coordinator(store, nodes, api, parts)
+
+
+def _controllers(store: SqliteStore, nodes: Nodes, sealer: Sealer) -> dict[str, Run]:
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    informer = Informer(store, _FOLLOWED)
+    surroundings = Surroundings(informer)
+    nodes.add_listener(surroundings)
+    jobs = ImageJobs(store, informer, surroundings, clock=clock)
+    crons = Crons(store, informer, clock=clock)
+    placing = Placing(store, informer, surroundings.pods, clock=clock)
+    sharing = Sharing(store, informer, nodes.desired_changed, unseal=sealer.opened, clock=clock)
+    nodes.set_wishes(sharing)
+    nodes.set_results(sharing)
+    surroundings.tell(jobs.changed)
+    surroundings.tell(placing.changed)
+    return {
+        "informer": informer.run,
+        "image-jobs": jobs.run,
+        "cron-jobs": crons.run,
+        "requests": placing.run,
+        "sharing": sharing.run,
+    }
