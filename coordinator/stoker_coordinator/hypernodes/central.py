@@ -72,6 +72,17 @@ class Central:
             merged = {**reading.parents, **self.parents.get(reading.fabric, {})}
             self.parents[reading.fabric] = without_circles(merged)
 
+    def who_links(self, layer: str, one: str, other: str) -> str:
+        """Return the source by whose word two switches are linked."""
+        ends = {one, other}
+        for source in self.sources:
+            reading = source.reading
+            if reading is None or layer_of(reading.fabric) != layer:
+                continue
+            if any({trunk.one, trunk.other} == ends for trunk in reading.trunks):
+                return source.name
+        return ""
+
     def identity(self, fabric: str, switch: str, name: str) -> str:
         """Return what a switch is known as here, which a node knows by its chassis."""
         if not self._named or name.lower() in _NOT_ITS_OWN:

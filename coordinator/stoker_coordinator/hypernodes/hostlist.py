@@ -67,25 +67,24 @@ def _numbers(text: str) -> list[str] | None:
 
 def fold(names: Iterable[str]) -> str:
     """Return names as a list, those that are alike but for their last number as ranges."""
-    groups: dict[tuple[str, int], list[int]] = {}
+    groups: dict[str, list[str]] = {}
     plain: list[str] = []
     for name in sorted(set(names)):
         match = _NUMBERED.fullmatch(name)
         if match is None:
             plain.append(name)
         else:
-            width = len(match[2]) if match[2].startswith("0") else 0
-            groups.setdefault((match[1], width), []).append(int(match[2]))
-    folded = [_folded(head, width, sorted(numbers)) for (head, width), numbers in sorted(groups.items())]
+            groups.setdefault(match[1], []).append(match[2])
+    folded = [_folded(head, sorted(digits, key=lambda each: (len(each), each))) for head, digits in groups.items()]
     return ",".join([*folded, *plain])
 
 
-def _folded(head: str, width: int, numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1 and len(str(number).zfill(width)) == len(str(runs[-1][0]).zfill(width)):
-            runs[-1][1] = number
+def _folded(head: str, digits: list[str]) -> str:
+    runs: list[list[str]] = []
+    for each in digits:
+        if runs and len(each) == len(runs[-1][1]) and int(each) == int(runs[-1][1]) + 1:
+            runs[-1][1] = each
         else:
-            runs.append([number, number])
-    texts = [str(a).zfill(width) + (f"-{str(b).zfill(width)}" if b > a else "") for a, b in runs]
-    return f"{head}{texts[0]}" if len(texts) == 1 and "-" not in texts[0] else f"{head}[{','.join(texts)}]"
+            runs.append([each, each])
+    texts = [first if first == last else f"{first}-{last}" for first, last in runs]
+    return f"{head}{digits[0]}" if len(digits) == 1 else f"{head}[{','.join(texts)}]"

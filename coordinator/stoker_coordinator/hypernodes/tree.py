@@ -121,10 +121,10 @@ class FabricTree:
             self.names.assign({}, called.__getitem__, (), now)
             return set(old)
         named = {key: upper.switches for key, upper in domains.items() if key != root}
-        self.names.assign(named, lambda switch: called.get(switch) or self._heard(switch), taken(), now)
+        self.names.assign(named, lambda switch: called.get(switch) or self.heard(switch), taken(), now)
         return self._reframe(domains, root, shape)
 
-    def _heard(self, switch: str) -> str:
+    def heard(self, switch: str) -> str:
         """Return what a node says that a switch is called."""
         node = min(self.leaves.nodes.get(switch, ()), default="")
         ports = self.facts[node][1] if node else ()
