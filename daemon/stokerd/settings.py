@@ -328,6 +328,47 @@ class TopologySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UplinkSettings:
+    """``[uplink]``: the stream to a coordinator (docs/coordinator-link.md). stokerd does all of its work without one, too."""
+
+    coordinator: str = ""
+    """Address of the coordinator's link: ``host:port``, or ``unix:/path``; empty: there is none, and nothing of the
+    uplink is loaded."""
+
+    ca: str = ""
+    """File with the certificate (PEM) that the coordinator is known by; empty: no TLS, which only a loopback address
+    and a unix socket may have."""
+
+    token_file: str = ""
+    """File with a join token, which is used when the node has no certificate that holds."""
+
+    join: str = ""
+    """Address at which the coordinator takes join tokens; empty: that of the link, at the next port."""
+
+    server_name: str = ""
+    """Name that the coordinator's certificate has to have; empty: the one in its address."""
+
+    node: str = ""
+    """This node's name; empty: its host name. With a certificate it must be the name in that."""
+
+    topology: Literal["auto", "never"] = "auto"
+    """``auto``: report the topology and its load, for which they are loaded, unless topology.mode is ``off``."""
+
+    inventory_interval: PositiveSeconds = 5.0
+    """How often images, pods and checkpoints are compared with what the coordinator knows, beside events."""
+
+    load_interval: PositiveSeconds = 30.0
+    """How often the coordinator is told what the ports carry."""
+
+    reconnect_initial: PositiveSeconds = 2.0
+    """Pause before the first try to reach the coordinator again; half of it is random. It doubles with each further
+    one."""
+
+    reconnect_max: PositiveSeconds = 60.0
+    """Longest pause between two tries."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything together."""
 
@@ -339,6 +380,7 @@ class Settings:
     containers: ContainerSettings = field(default_factory=ContainerSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
+    uplink: UplinkSettings = field(default_factory=UplinkSettings)
 
 
 def is_live(part: type[object], name: str) -> bool:

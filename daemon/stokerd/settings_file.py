@@ -16,6 +16,7 @@ from stoker.units import parse_duration, parse_size
 from stokerd.errors import ConfigError
 from stokerd.settings import Settings, TopologySettings, Unit
 from stokerd.settings_rules import problems as rule_problems
+from stokerd.settings_rules import uplink_problems
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WHAT = {
@@ -81,9 +82,12 @@ def consistency_problems(settings: Settings) -> list[str]:
         ("checkpoints.directory", settings.checkpoints.directory),
         ("runtime.registry_config_path", Path(settings.runtime.registry_config_path or "/")),
         *_topology_paths(settings.topology),
+        ("uplink.ca", Path(settings.uplink.ca or "/")),
+        ("uplink.token_file", Path(settings.uplink.token_file or "/")),
     ):
         if not path.is_absolute():
             problems.append(f"{name}: {str(path)!r} is not an absolute path")
+    problems += uplink_problems(settings.uplink.coordinator, settings.uplink.ca, settings.uplink.node)
     endpoint = settings.runtime.endpoint
     if endpoint and not endpoint.removeprefix("unix:").removeprefix("//").startswith("/"):
         problems.append(f"runtime.endpoint: {endpoint!r} is not the path of a unix socket")

@@ -1,4 +1,4 @@
-"""Rules and labels as they are written in the configuration, one text each. Pure.
+"""Rules, labels and addresses as they are written in the configuration, one text each. Pure.
 
 A rule says what a network interface is for, then by what it is known: ``storage name=ens*f0np0 vlan=100``. What it
 leaves open matches everything.
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 USES = ("compute", "storage", "management", "unknown")
+_NODE_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_ADDRESS = re.compile(r"unix:/.+|(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):\d{1,5}")
 _LABEL = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?)=(\S.{0,62}|)")
 
 
@@ -94,3 +96,26 @@ def problems(rules: Sequence[str], labels: Sequence[str]) -> list[str]:
             except ValueError as error:
                 found.append(f"topology.{name}: number {number}: {error}")
     return found
+
+
+def uplink_problems(coordinator: str, ca: str, node: str) -> list[str]:
+    """Return what is wrong with how the coordinator is to be reached."""
+    found = []
+    if coordinator and _ADDRESS.fullmatch(coordinator) is None:
+        found.append(f"uplink.coordinator: {coordinator!r} is neither host:port nor unix:/path")
+    elif coordinator and not ca and not is_local(coordinator):
+        found.append("uplink.ca: missing; only a loopback address or a unix socket may be without TLS")
+    if node and _NODE_NAME.fullmatch(node) is None:
+        found.append(f"uplink.node: {node!r} is no name for a node: lower-case letters, digits, hyphens and dots")
+    return found
+
+
+def is_local(address: str) -> bool:
+    """Say whether an address cannot be reached from another machine."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -135,7 +135,7 @@ def test_five_errors_are_reported_in_one_go_each_with_its_place() -> None:
     )
     assert found == (
         "colour: there is no such setting (there are: daemon, api, runtime, images, credentials, containers, checkpoints, "
-        "topology)",
+        "topology, uplink)",
         "daemon.log_level: 'loud' is not one of 'debug', 'info', 'warning', 'error'",
         "api: must be a table, [api]",
         "images.max_paralel: there is no such setting; did you mean 'max_parallel'?",
@@ -420,3 +420,22 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "open", refuse)  # root may read everything
     assert failing(tmp_path / "stokerd.toml") == "cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('coordinator = "10.1.2.3:7420"', "uplink.ca: missing"),
+        ('coordinator = "coordinator:7420"', "uplink.ca: missing"),
+        ('coordinator = "10.1.2.3"\nca = "/etc/ca.crt"', "neither host:port nor unix:/path"),
+        ('coordinator = "127.0.0.1:7422"\nnode = "Big Node"', "no name for a node"),
+        ('ca = "ca.crt"', "not an absolute path"),
+    ],
+)
+def test_an_uplink_is_without_tls_on_this_machine_alone(text: str, problem: str) -> None:
+    assert problem in " ".join(problems(f"[uplink]\n{text}"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7422", "localhost:1", "[::1]:7422", "unix:/run/stoker/link.sock"])
+def test_local_addresses_of_a_coordinator_need_no_certificate(address: str) -> None:
+    assert parse(f'[uplink]\ncoordinator = "{address}"', "x").uplink.coordinator == address

@@ -1,0 +1,68 @@
+"""From what is wished for and what is known of it, what to do next. Pure.
+
+The coordinator says everything that it wishes, again and again; each wish is begun once. What is not wished for any more
+is broken off; what is over is kept until the coordinator has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from stoker.objects.link import FINAL, ResultKey, Wish
+from stokerd.journal.rows import WishRow
+
+MOST_ROWS = 20_000
+"""Wishes and results that are kept. The oldest results go beyond that, even if nobody ever came for them."""
+
+
+class Begin(Struct, frozen=True):
+    """Begin with a wish, or find what was begun of it before a restart."""
+
+    wish: Wish
+
+
+class BreakOff(Struct, frozen=True):
+    key: ResultKey
+
+
+class Forget(Struct, frozen=True):
+    key: ResultKey
+
+
+Action: TypeAlias = Begin | BreakOff | Forget
+
+
+def key_of(row: WishRow) -> ResultKey:
+    return ResultKey(row.uid, row.generation)
+
+
+def plan(
+    wishes: Sequence[Wish], paused: bool, rows: Iterable[WishRow], busy: Iterable[ResultKey]
+) -> tuple[Action, ...]:
+    """Return what to do. *busy*: wishes that something follows already."""
+    known = {key_of(row): row for row in rows}
+    wanted = {ResultKey(wish.uid, wish.generation): wish for wish in wishes}
+    at_work = set(busy)
+    actions: list[Action] = []
+    for key, row in known.items():
+        if key in wanted:
+            continue
+        if row.phase not in FINAL:
+            actions.append(BreakOff(key))
+        elif row.acknowledged:
+            actions.append(Forget(key))
+    for key, wish in wanted.items():
+        row = known.get(key)
+        begun = row is not None and (row.phase in FINAL or key in at_work)
+        # What was begun goes on while the node is paused; a row alone only says that it was about to be.
+        if not begun and not (paused and (row is None or not row.local)):
+            actions.append(Begin(wish))
+    kept = len(known) + sum(isinstance(each, Begin) for each in actions)
+    if kept > MOST_ROWS:
+        over = sorted((row for row in known.values() if row.phase in FINAL), key=lambda row: row.created_at)
+        gone = {each.key for each in actions if isinstance(each, Forget)}
+        actions += [Forget(key_of(row)) for row in over[: kept - MOST_ROWS] if key_of(row) not in gone]
+    return tuple(actions)
