@@ -1,8 +1,9 @@
 """Reads what to warm, and what to apply, from a file.
 
 The file is either a plain list of images, one reference a line with ``#`` comments, or YAML (JSON is YAML, too) with
-``ImagePullJob``, ``ImageListPullJob`` and ``ContainerRecreateRequest`` objects, as many documents as you like. Fields
-that have no meaning for a single node are named in a warning, never dropped in silence; types are checked everywhere.
+``ImagePullJob``, ``ImageListPullJob``, ``ContainerRecreateRequest``, ``Checkpoint`` and ``Commit`` objects, as many
+documents as you like. Fields that have no meaning for a single node are named in a warning, never dropped in silence;
+types are checked everywhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stoker.objects.images import WarmRequest
 
 if TYPE_CHECKING:
     from stoker.manifest_fields import Context, Fields
+    from stoker.objects.checkpoints import CheckpointRequest, CommitRequest
     from stoker.objects.containers import RecreateRequest
     from stoker.yaml_nodes import Node
 
@@ -27,7 +29,12 @@ API_VERSIONS = ("apps.kruise.io/v1alpha1", "apps.kruise.io/v1beta1")
 
 _JOBS = ("ImagePullJob", "ImageListPullJob")
 _RECREATE = "ContainerRecreateRequest"
-_LISTS = ("List", *(f"{kind}List" for kind in (*_JOBS, _RECREATE)))
+_CHECKPOINT, _COMMIT = "Checkpoint", "Commit"
+_KINDS = (_RECREATE, *_JOBS, _CHECKPOINT, _COMMIT)
+_OURS = "stoker.dev/v1"
+_AGENTS = ("agents.kruise.io/v1alpha1", _OURS)
+_VERSIONS = {_RECREATE: (*API_VERSIONS, _OURS), _CHECKPOINT: _AGENTS, _COMMIT: _AGENTS}
+_LISTS = ("List", *(f"{kind}List" for kind in _KINDS))
 _YAML_START = re.compile(r"""---|%|[{\[]|["']?[A-Za-z_][\w.-]*["']?\s*:(\s|$)""")
 _COMMENT = re.compile(r"(^|\s)#.*")
 
@@ -48,7 +55,7 @@ class Wish:
 
     label: str
     """Kind and name, for people: ``ImagePullJob 'base'``."""
-    request: WarmRequest | RecreateRequest
+    request: WarmRequest | RecreateRequest | CheckpointRequest | CommitRequest
     place: str
     """File and line."""
 
@@ -102,7 +109,7 @@ def parse_manifest(raw: bytes, source: str) -> Manifest:
 
 def parse_objects(raw: bytes, source: str) -> Wishes:
     """Return the objects in *raw*; *source* names it in messages. ManifestError when it is malformed or empty."""
-    wishes = _objects(_decoded(raw, source), source, (_RECREATE, *_JOBS), "applied")
+    wishes = _objects(_decoded(raw, source), source, _KINDS, "applied")
     if not wishes.wishes:
         raise ManifestError(source, "there is no object in the file")
     return wishes
@@ -180,6 +187,11 @@ def _object(context: Context, node: Node, kinds: tuple[str, ...], doing: str) ->
         from stoker.manifest_recreates import recreate_request
 
         yield Wish(label, recreate_request(spec, version, name, namespace, label), place)
+    elif kind in {_CHECKPOINT, _COMMIT}:
+        from stoker.manifest_checkpoints import checkpoint_request, commit_request
+
+        read = checkpoint_request if kind == _CHECKPOINT else commit_request
+        yield Wish(label, read(spec, version, name, namespace, label), place)
     else:
         from stoker.manifest_images import warm_request
 
@@ -188,7 +200,7 @@ def _object(context: Context, node: Node, kinds: tuple[str, ...], doing: str) ->
 
 def _version(top: Fields, kind: str) -> str:
     version = top.text("apiVersion")
-    known = (*API_VERSIONS, "stoker.dev/v1") if kind == _RECREATE else API_VERSIONS
+    known = _VERSIONS.get(kind, API_VERSIONS)
     if version not in known:
         top.context.fail(top.node("apiVersion"), f"apiVersion is {version!r}, not {_either(known, 'or')}")
     return version

@@ -186,7 +186,8 @@ WRONG = [
     ),
     (
         "kind: Pod\n",
-        "1:7: kind is 'Pod'; only ContainerRecreateRequest, ImagePullJob and ImageListPullJob can be applied",
+        "1:7: kind is 'Pod'; only ContainerRecreateRequest, ImagePullJob, ImageListPullJob, Checkpoint and Commit can "
+        "be applied",
     ),
     (ours("env: [{name: A}]"), "spec.containers[0].env[0].name 'A' has neither value nor unset: true"),
     (ours("env: [{name: A, value: null}]"), "'A' has neither value nor unset: true"),
