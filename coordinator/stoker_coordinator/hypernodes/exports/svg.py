@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from stoker_coordinator.hypernodes.exports.looks import Mood, congested, heading, mood
+from stoker_coordinator.hypernodes.exports.looks import Mood, congested, counted, heading, mood
 from stoker_coordinator.hypernodes.model import HyperNode
 
 MOST_CARDS = 48
 """Leaf groups that are drawn with their nodes; where there are more, those that are well are small tiles."""
 MOST_SQUARES, MOST_BAD = 72, 3
-_WIDEST, _MARGIN, _GAP, _LANE = 1360, 16, 14, 14
-_CARD, _TILE = 226, 118
-_SQUARE, _PER_ROW = 15, 12
-_BAR = 46
+_WIDEST, _MARGIN, _GAP, _LANE = 1300, 16, 14, 24
+_CARD, _TILE = 244, 118
+_SQUARE, _PER_ROW = 15, 13
+_BAR, _DROP = 42, 26
 _LETTER = 6.1  # of 11 px, about
 _STYLE = """
 .hn-bg{fill:#fff}.hn-in{fill:#f4f6f8;stroke:#cfd6dd}.hn-card{fill:#fff;stroke:#90a4ae;stroke-width:1.5}
@@ -75,10 +75,11 @@ def svg(domains: Iterable[HyperNode], title: str = "") -> str:
 def _summary(roots: Sequence[HyperNode]) -> str:
     nodes = sum(each.node_count for each in roots)
     bad = sum(each.unhealthy_node_count for each in roots), sum(each.unhealthy_link_count for each in roots)
-    words = [f"{nodes} nodes", f"{sum(each.link_count for each in roots)} links"]
-    words += [f"{bad[0]} unhealthy nodes"] if bad[0] else []
-    words += [f"{bad[1]} unhealthy links"] if bad[1] else []
-    words += [f"{sum(each.congested_links for each in roots)} congested"] if any(map(congested, roots)) else []
+    words = [counted(nodes, "node"), counted(sum(each.link_count for each in roots), "link")]
+    words += [counted(bad[0], "unhealthy node")] if bad[0] else []
+    words += [counted(bad[1], "unhealthy link")] if bad[1] else []
+    waiting = sum(each.congested_links for each in roots)
+    words += [counted(waiting, "congested link")] if waiting else []
     return ", ".join(words)
 
 
@@ -104,18 +105,18 @@ def _own_nodes(domain: HyperNode) -> HyperNode:
 
 
 def _rows(domain: HyperNode, blocks: Sequence[_Block]) -> _Block:
-    """Put blocks beside each other, and into as many rows as it takes; left of each is a lane for its line."""
+    """Put blocks beside each other, and into as many rows as it takes; above each row is a line for all of them."""
     inner: list[tuple[_Block, int, int]] = []
     x = y = widest = tallest = 0
-    for block in blocks:
-        if x and x + _LANE + block.width > _WIDEST:
-            x, y, tallest = 0, y + tallest + _GAP, 0
-        inner.append((block, x + _LANE, y))
-        x += _LANE + block.width
+    for block in sorted(blocks, key=lambda block: block.tile):  # what is not well, before the tiles
+        if x and (x + _GAP + block.width > _WIDEST or block.tile != inner[-1][0].tile):
+            x, y, tallest = 0, y + tallest + _GAP + _DROP, 0
+        x += _GAP if x else 0
+        inner.append((block, _LANE + x, y + _DROP))
+        x += block.width
         tallest = max(tallest, block.height)
         widest = max(widest, x)
-    height = _BAR + 16 + y + tallest + _GAP
-    return _Block(domain, max(widest + _LANE, 320), height, tuple(inner))
+    return _Block(domain, max(_LANE + widest + _GAP, 340), _BAR + y + _DROP + tallest + _GAP, tuple(inner))
 
 
 def _leaf(domain: HyperNode, *, small: bool) -> _Block:
@@ -143,20 +144,24 @@ def _frame(block: _Block, x: int, y: int) -> Iterator[str]:
     size = f'x="{x}" y="{y}" width="{block.width}" height="{block.height}"'
     yield f'<g>{_title(domain)}<rect class="hn-in" {size} rx="8"/>'
     yield _box(x + 6, y + 6, block.width - 12, _BAR - 12, domain)
-    yield _text(x + 16, y + 24, domain.name, "hn-name")
-    yield _text(x + 26 + int(_LETTER * 1.12 * len(domain.name)), y + 24, ", ".join(heading(domain)), "hn-dim")
-    bar = y + _BAR - 6
-    first = y + _BAR + 16
+    yield _text(x + 16, y + 25, domain.name, "hn-name")
+    yield _text(x + 26 + int(_LETTER * 1.12 * len(domain.name)), y + 25, ", ".join(heading(domain)), "hn-dim")
+    yield from _lines(block, x + _LANE // 2, y + _BAR - 6)
     for inner, dx, dy in block.inner:
-        yield _line(inner.domain, x + dx - _LANE // 2, bar, first + dy + 18, x + dx)
-    for inner, dx, dy in block.inner:
-        yield from _draw(inner, x + dx, first + dy)
+        yield from _draw(inner, x + dx, y + _BAR + dy)
     yield "</g>"
 
 
-def _line(domain: HyperNode, lane: int, top: int, bottom: int, right: int) -> str:
-    look = "hn-broken" if mood(domain) == "down" else "hn-congested" if congested(domain) else ""
-    return f'<path class="hn-line {look}" d="M{lane} {top}V{bottom}H{right}"/>'
+def _lines(block: _Block, x: int, y: int) -> Iterator[str]:
+    """Draw the ways up: one line down along the left side, one along each row, and one to each block in it."""
+    rows = sorted({dy for _, _, dy in block.inner})
+    left = x - _LANE // 2
+    for row in rows:
+        last = max(dx for _, dx, dy in block.inner if dy == row)
+        yield f'<path class="hn-line" d="M{x} {y}V{y + 6 + row - _DROP + 6}H{left + last + 24}"/>'
+    for inner, dx, dy in block.inner:
+        look = "hn-broken" if mood(inner.domain) == "down" else "hn-congested" if congested(inner.domain) else ""
+        yield f'<path class="hn-line {look}" d="M{left + dx + 24} {y + 12 + dy - _DROP}V{y + 6 + dy}"/>'
 
 
 def _box(x: int, y: int, width: int, height: int, domain: HyperNode) -> str:
@@ -167,7 +172,7 @@ def _tile(block: _Block, x: int, y: int) -> Iterator[str]:
     domain = block.domain
     yield f"<g>{_title(domain)}" + _box(x, y, block.width, block.height, domain)
     yield _text(x + 8, y + 15, _fitting(domain.name, block.width - 14, tail=True), "hn-name")
-    yield _text(x + 8, y + 29, f"{domain.node_count} nodes", "hn-dim") + "</g>"
+    yield _text(x + 8, y + 29, counted(domain.node_count, "node"), "hn-dim") + "</g>"
 
 
 def _card(block: _Block, x: int, y: int) -> Iterator[str]:
