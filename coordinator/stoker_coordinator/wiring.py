@@ -143,6 +143,7 @@ async def compose(
         problems=problems,
     )
     parts: dict[str, Run] = {
+        "api": api.run,
         "nodes": nodes.run,
         "collector": partial(collect, store),
         **_controllers(store, nodes, sealer),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -37,6 +38,8 @@ class Asked(Struct):
     target: Target | None = None
     dry_run: bool = False
     public: bool = False
+    reason: str = ""
+    """Of a failure."""
 
 
 ASKED: web.RequestKey[Asked] = web.RequestKey("asked", Asked)
@@ -74,12 +77,13 @@ class Handlers:
             web.get("/metrics", self._metrics),
             web.get("/apis", self._kinds),
         ]
-        for base in (every, f"{every}/namespaces/{{namespace}}"):
+        # No kind is called namespaces.
+        for base in (f"{every}/namespaces/{{namespace}}/{{plural}}", f"{every}/{{plural:(?!namespaces/)[^/]+}}"):
             routes += [
-                web.get(f"{base}/{{plural}}", self._list),
-                web.post(f"{base}/{{plural}}", self._create),
-                *self._of_one(f"{base}/{{plural}}/{{name}}"),
-                *self._of_one(f"{base}/{{plural}}/{{name}}/{{sub}}"),
+                web.get(base, self._list),
+                web.post(base, self._create),
+                *self._of_one(f"{base}/{{name}}"),
+                *self._of_one(f"{base}/{{name}}/{{sub}}"),
             ]
         return routes
 
@@ -137,7 +141,10 @@ class Handlers:
     async def _create(self, request: web.Request) -> web.Response:
         target, dry_run = self._change(request, "create")
         document = await _body(request, _JSON)
-        return _done(await self._verbs.create(target, document, dry_run=dry_run), target)
+        done = await self._verbs.create(target, document, dry_run=dry_run)
+        meta = done.object.metadata
+        request[ASKED].target = replace(target, namespace=meta.namespace, name=meta.name)
+        return _done(done, target)
 
     async def _replace(self, request: web.Request) -> web.Response:
         target, dry_run = self._change(request, "update")
@@ -210,6 +217,3 @@ def _quoted(text: str) -> str:
 
 def _json(body: bytes, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, content_type=_JSON)
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -88,7 +88,7 @@ def _entry(request: web.Request, asked: Asked, code: int) -> Entry:
         status_only=target.status if target is not None else False,
         dry_run=asked.dry_run,
         code=code,
-        reason=request.get("reason", ""),
+        reason=asked.reason,
     )
 
 
@@ -109,7 +109,7 @@ async def explaining(request: web.Request, handler: Handler) -> web.StreamRespon
     except Exception as raised:  # noqa: BLE001 - the border: nothing may reach aiohttp's own error page
         error = raised
     failure = failure_of(error, f"{request.method} {request.path[:200]}")
-    request["reason"] = failure.reason
+    request[ASKED].reason = failure.reason
     return response_of(failure)
 
 

@@ -31,6 +31,7 @@ from stoker_coordinator.store.protocol import Store
 _log = structlog.get_logger("api")
 _CLEANUP_SECONDS = 0.25
 _BACKLOG = 512
+_LOOK_EVERY = 60.0
 
 
 class ApiServer:
@@ -70,6 +71,7 @@ class ApiServer:
         self._routes = (*handlers.routes(), *routes)
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
+        self._context: ssl.SSLContext | None = None
         self.port = 0
         """Of the TCP address, once it is open; 0 when there is none."""
 
@@ -102,7 +104,7 @@ class ApiServer:
 
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = address(self._settings.listen)
-        context = tls_context(self._settings)
+        context = self._context = tls_context(self._settings)
         site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_BACKLOG)
         try:
             await site.start()
@@ -114,6 +116,31 @@ class ApiServer:
         listening = next(found for found in runner.addresses if isinstance(found, tuple))
         self.port = listening[1]
         _log.info("the API is up", listen=f"{host}:{self.port}", tls=context is not None)
+
+    async def run(self) -> None:
+        """Read the certificate again whenever its file has changed, until cancelled."""
+        loaded = self._stamp()
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            stamp = self._stamp()
+            if self._context is None or stamp == loaded:
+                continue
+            try:
+                self._context.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
+            except (OSError, ssl.SSLError) as error:
+                _log.error("the new certificate cannot be used; the former holds", why=str(error))
+            else:
+                _log.info("the certificate was read again")
+            loaded = stamp
+
+    def _stamp(self) -> list[int]:
+        found = []
+        for path in (self._settings.tls_cert, self._settings.tls_key):
+            try:
+                found.append(Path(path).stat().st_mtime_ns if path else 0)
+            except OSError:
+                found.append(0)
+        return found
 
     async def stop(self, timeout: float) -> None:
         """Take no more requests, end the watches, give requests under way *timeout* seconds, close the rest."""
@@ -179,30 +206,3 @@ def _is_alive(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-async def follow_certificate(settings: ApiSettings, context: ssl.SSLContext, interval: float = 60.0) -> None:
-    """Load the certificate again whenever its file has changed, for ever."""
-    loaded = _stamp(settings)
-    while True:
-        await asyncio.sleep(interval)
-        stamp = _stamp(settings)
-        if stamp == loaded:
-            continue
-        try:
-            context.load_cert_chain(settings.tls_cert, settings.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            _log.error("the new certificate cannot be used; the former holds", why=str(error))
-        else:
-            _log.info("the certificate was read again")
-        loaded = stamp
-
-
-def _stamp(settings: ApiSettings) -> tuple[int, int]:
-    def of(path: str) -> int:
-        try:
-            return Path(path).stat().st_mtime_ns
-        except OSError:
-            return 0
-
-    return of(settings.tls_cert), of(settings.tls_key)
