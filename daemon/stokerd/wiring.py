@@ -158,7 +158,16 @@ async def compose(
         failures=lambda: supervisor.problems,
     )
     node = NodeService(
-        NodeParts(runtime, rooms, budget, keyring, settings.api.group, control, lambda: topology.findings)
+        NodeParts(
+            runtime,
+            rooms,
+            budget,
+            keyring,
+            settings.api.group,
+            control,
+            checkpoints.capabilities,
+            lambda: topology.findings,
+        )
     )
     api = ApiServer(
         settings.api,

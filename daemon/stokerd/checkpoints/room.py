@@ -15,6 +15,7 @@ import structlog
 
 from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.runtime.protocol import NativeRuntime
+from stokerd.runtime.types import Capability, RuntimeInfo
 from stokerd.settings import CheckpointSettings
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         PauseResult,
         RestoreRequest,
     )
+    from stokerd.checkpoints.capabilities import Checked
     from stokerd.checkpoints.desk import Desk
     from stokerd.checkpoints.targets import Names
 
@@ -58,6 +60,7 @@ class CheckpointRoom:
         self._loaded = asyncio.Event()
         self._nothing = False
         self._desk: Desk | None = None
+        self._checked: tuple[tuple[int, str], Checked] | None = None
 
     async def load(self) -> None:
         """See whether an operation was interrupted."""
@@ -111,6 +114,20 @@ class CheckpointRoom:
     @property
     def problem(self) -> str:
         return self._desk.problem if self._desk is not None else ""
+
+    async def capabilities(self, info: RuntimeInfo) -> tuple[tuple[Capability, ...], str]:
+        """Say what of checkpoints this node can do, and what to do where it cannot.
+
+        CRIU is asked once for each start of containerd.
+        """
+        checking, table = (
+            importlib.import_module(f"stokerd.checkpoints.{name}") for name in ("checking", "capabilities")
+        )
+        key = (info.pid, info.criu_version)
+        if self._checked is None or self._checked[0] != key:
+            self._checked = (key, await checking.check(info))
+        checked = self._checked[1]
+        return table.capabilities(info, os.uname().release, checked), table.remedy(info, checked)
 
     async def _ready(self) -> Desk:
         self._wanted.set()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # loaded when the topology is
 
 _MOST_FINDINGS = 20
 _OLDEST_CONTAINERD = (1, 6)
-_FIRST_GOOD_CRIU = (4, 0)
 _SMALL_DISK = 20 << 30
 
 
@@ -30,6 +29,7 @@ class Findings:
     """I/O pressure in percent, None where the kernel does not tell it."""
     credential_problems: tuple[str, ...] = ()
     journal_problem: str = ""
+    criu_remedy: str = ""
     group: str = ""
     group_exists: bool = True
     config_problem: str = ""
@@ -41,6 +41,7 @@ def advise(findings: Findings) -> list[Advice]:
     found: list[Advice] = []
     if findings.info is not None:
         found += _on_runtime(findings.info)
+        found += _on_criu(findings.info, findings.criu_remedy)
     if findings.disk is not None:
         found += _on_disk(findings.disk, findings.margins)
     if findings.pressure is None:
@@ -124,34 +125,23 @@ def _on_runtime(info: RuntimeInfo) -> list[Advice]:
                 message=f"snapshotter {info.snapshotter}: progress of unpacking may be coarse",
             )
         )
-    found += _on_criu(info)
     return found
 
 
-def _on_criu(info: RuntimeInfo) -> list[Advice]:
-    if not info.criu_version:
-        return [
-            Advice(
-                severity="info",
-                subject="CRIU",
-                message="CRIU is not installed: containers cannot be checkpointed",
-                remedy="install the package criu",
-            )
-        ]
-    try:
-        version = tuple(int(part) for part in info.criu_version.split(".")[:2])
-    except ValueError:
+def _on_criu(info: RuntimeInfo, remedy: str) -> list[Advice]:
+    """A node without CRIU works; one whose CRIU does not is wrong."""
+    found = info.capability("checkpoint")
+    if found.available:
         return []
-    if version < _FIRST_GOOD_CRIU:
-        return [
-            Advice(
-                severity="warning",
-                subject="CRIU",
-                message=f"CRIU {info.criu_version} is too old for current kernels",
-                remedy="install CRIU 4.1 or later",
-            )
-        ]
-    return []
+    installed = bool(info.criu_version)
+    return [
+        Advice(
+            severity="warning" if installed else "info",
+            subject="CRIU",
+            message=found.detail if installed else "CRIU is not installed: containers cannot be checkpointed",
+            remedy=remedy or "install the package criu",
+        )
+    ]
 
 
 def _on_disk(disk: FileSystem, margins: Margins) -> list[Advice]:

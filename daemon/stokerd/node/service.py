@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.objects.containers import ReloadResult
 from stoker.objects.images import SpaceNeed
@@ -25,7 +26,7 @@ from stokerd.node.advice import Findings, advise
 from stokerd.node.health import Part, health_of, readiness_of
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
-from stokerd.runtime.types import RuntimeInfo
+from stokerd.runtime.types import Capability, RuntimeInfo
 
 if TYPE_CHECKING:  # loaded when the topology is
     from stoker.objects.topology import TopologyFinding
@@ -61,6 +62,8 @@ class NodeParts(msgspec.Struct, frozen=True):
     keyring: Keyring
     group: str
     control: Control
+    checkpoints: Callable[[RuntimeInfo], Awaitable[tuple[Sequence[Capability], str]]]
+    """What of checkpoints the node can do, and what to do where it cannot."""
     topology: Callable[[], Sequence[TopologyFinding]] = tuple
     """The faults that the node's topology shows, as far as it is known."""
     now: Callable[[], float] = time.monotonic
@@ -117,6 +120,10 @@ class NodeService:
         runtime = self._parts.runtime
         problem = await self._runtime_problem()
         info = runtime.info if runtime.ready else None
+        remedy = ""
+        if info is not None:
+            more, remedy = await self._parts.checkpoints(info)
+            info = with_capabilities(info, more)
         disk = await self._disk() if info else None
         pressure = await asyncio.to_thread(io_pressure)
         margins = self._parts.budget.margins
@@ -132,6 +139,7 @@ class NodeService:
             advice=advise(
                 Findings(
                     info=info,
+                    criu_remedy=remedy,
                     disk=disk,
                     margins=margins,
                     pressure=pressure,
@@ -168,6 +176,13 @@ def _describe(answer: NodeInfo, info: RuntimeInfo) -> None:
     answer.capabilities = [
         CapabilityStatus(name=entry.name, available=entry.available, detail=entry.detail) for entry in info.capabilities
     ]
+
+
+def with_capabilities(info: RuntimeInfo, more: Sequence[Capability]) -> RuntimeInfo:
+    """Return *info* with *more* in its table, in the place of rows of the same name."""
+    new = {entry.name: entry for entry in more}
+    kept = [new.pop(entry.name, entry) for entry in info.capabilities]
+    return replace(info, capabilities=(*kept, *new.values()))
 
 
 def _group_exists(name: str) -> bool:
