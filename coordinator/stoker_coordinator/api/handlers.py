@@ -204,7 +204,8 @@ async def _body(request: web.Request, *media: str) -> Mapping[str, Any]:
 
 
 def _done(done: Done, target: Target) -> web.Response:
-    response = _json(views.encoded(done.object, target.version), 201 if done.created else 200)
+    response = _json(views.encoded(done.object, target.version), 201 if done.outcome == "created" else 200)
+    response.headers["Stoker-Outcome"] = done.outcome
     for text in done.warnings[:_MOST_WARNINGS]:
         response.headers.add("Warning", f'299 - "{_quoted(text)}"')
     return response

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeGuard
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,12 +21,15 @@ from stoker_coordinator.store.protocol import Store
 _TRIES = 5
 
 
+Outcome = Literal["created", "changed", "unchanged", "deleted", "deleting"]
+
+
 class Done(Struct, frozen=True):
     """What became of a request."""
 
     object: Object
+    outcome: Outcome
     warnings: tuple[str, ...] = ()
-    created: bool = False
 
 
 class Verbs:
@@ -41,7 +44,7 @@ class Verbs:
         admitted = self._admit(target, document)
         obj = lifecycle.named(admitted.object, secrets.randbits(64))
         made = await self._store.create(self._sealer.sealed(obj), dry_run=dry_run)
-        return Done(made, admitted.warnings, created=True)
+        return Done(made, "created", admitted.warnings)
 
     async def replace(self, target: Target, document: Mapping[str, Any], *, dry_run: bool) -> Done:
         """Put an object in the place of another of its name."""
@@ -55,7 +58,7 @@ class Verbs:
             admission.check_change(current, wanted)
             return wanted
 
-        return Done(await self._change(target, change, dry_run=dry_run), admitted.warnings)
+        return await self._change(target, change, admitted.warnings, dry_run=dry_run)
 
     async def _replace_status(self, target: Target, document: Mapping[str, Any], *, dry_run: bool) -> Done:
         meta = document.get("metadata")
@@ -70,7 +73,7 @@ class Verbs:
             wanted: Object = lifecycle.patched(empty, patch, status=True)
             return wanted
 
-        return Done(await self._change(target, change, dry_run=dry_run))
+        return await self._change(target, change, dry_run=dry_run)
 
     async def patch(self, target: Target, patch: Mapping[str, Any], *, dry_run: bool) -> Done:
         """Merge a patch into an object."""
@@ -84,7 +87,7 @@ class Verbs:
                 admission.check_change(current, wanted)
             return wanted
 
-        return Done(await self._change(target, change, dry_run=dry_run), warnings)
+        return await self._change(target, change, warnings, dry_run=dry_run)
 
     async def apply(self, target: Target, document: Mapping[str, Any], *, dry_run: bool) -> Done:
         """Make an object, or make the one that is there like it: the spec is replaced, labels and annotations are
@@ -101,7 +104,7 @@ class Verbs:
 
         for _ in range(_TRIES):
             try:
-                return Done(await self._change(target, change, dry_run=dry_run), admitted.warnings)
+                return await self._change(target, change, admitted.warnings, dry_run=dry_run)
             except NotFound:
                 if wanted.metadata.resource_version or wanted.metadata.uid:
                     raise
@@ -109,20 +112,30 @@ class Verbs:
                 made = await self._store.create(wanted, dry_run=dry_run)
             except AlreadyExists:
                 continue
-            return Done(made, admitted.warnings, created=True)
+            return Done(made, "created", admitted.warnings)
         raise Conflict(f"{target.key} comes and goes", hint="try again")
 
     async def delete(self, target: Target, *, uid: str, revision: int, dry_run: bool) -> Done:
         """Remove an object, or have it go when its finalizers are done."""
         kind, namespace = target.kind.type, target.namespace or ""
         gone = await self._store.delete(kind, target.name, namespace, uid=uid, revision=revision, dry_run=dry_run)
-        return Done(gone)
+        return Done(gone, "deleting" if gone.deleting else "deleted")
 
-    async def _change(self, target: Target, change: Any, *, dry_run: bool) -> Object:
+    async def _change(
+        self, target: Target, change: Callable[[Object], Object], warnings: tuple[str, ...] = (), *, dry_run: bool
+    ) -> Done:
+        before: Object | None = None
+
+        def noting(current: Object) -> Object:
+            nonlocal before
+            before = current
+            return change(current)
+
         kind, namespace = target.kind.type, target.namespace or ""
-        return await self._store.change(
-            kind, target.name, namespace, change=change, status=target.status, dry_run=dry_run
+        after = await self._store.change(
+            kind, target.name, namespace, change=noting, status=target.status, dry_run=dry_run
         )
+        return Done(after, "unchanged" if after == before else "changed", warnings)
 
     def _admit(self, target: Target, document: Mapping[str, Any]) -> admission.Admitted:
         if target.kind.name == "PullSecret" and pull_secrets.is_secret(document):

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -25,7 +26,7 @@ from tests.unit.coordinator.api.conftest import ALL_JOBS, JOBS, SECRETS, Api, as
     ],
 )
 async def test_roles(api: Api, role: Role, allowed: set[str]) -> None:
-    attempts = {
+    attempts: dict[str, tuple[str, str, Any]] = {
         "read": ("GET", ALL_JOBS, None),
         "wish": ("POST", JOBS, job(f"by-{role}")),
         "node": (

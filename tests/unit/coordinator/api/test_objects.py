@@ -155,6 +155,8 @@ async def test_apply_makes_or_changes_and_says_which(api: Api) -> None:
     changed = await api.call("PATCH", f"{JOBS}/a", job("a", "new"), media=APPLY)
 
     assert (first.status, same.status, changed.status) == (201, 200, 200)
+    outcomes = [each.headers["Stoker-Outcome"] for each in (first, same, changed)]
+    assert outcomes == ["created", "unchanged", "changed"]
     assert same.body["metadata"]["generation"] == 1
     assert changed.body["spec"]["image"] == "new"
     assert changed.body["metadata"]["labels"] == {"mine": "1"}
