@@ -29,6 +29,7 @@ MAX_DOCUMENT = 16 << 20
 MAX_RESULTS = 64
 """Results in one message."""
 
+# What the other side says is a text: it may be newer, and know more of these.
 Document = Literal["topology", "load", "images", "pods", "checkpoints"]
 WishKind = Literal["warm", "recreate", "checkpoint", "clone", "commit", "policy"]
 ResultPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]
@@ -45,7 +46,7 @@ class Message(Struct, tag_field="t", omit_defaults=True, kw_only=True, frozen=Tr
 class Known(Struct, omit_defaults=True, frozen=True):
     """A state of a document, by its digest."""
 
-    document: Document
+    document: str
     digest: str
 
 
@@ -85,7 +86,7 @@ class Heartbeat(Message, tag="beat", frozen=True):
 class Full(Message, tag="full", frozen=True):
     """A document as it is. ``body``: its JSON, packed (`stoker.link_documents`)."""
 
-    document: Document
+    document: str
     sequence: int
     """Of this document on this stream: 1, 2, 3 ..."""
     digest: str
@@ -95,7 +96,7 @@ class Full(Message, tag="full", frozen=True):
 class Delta(Message, tag="delta", frozen=True):
     """What has become of a document. It means something only to who has the document in the state ``base``."""
 
-    document: Document
+    document: str
     sequence: int
     base: str
     digest: str
@@ -108,7 +109,7 @@ class Result(Struct, omit_defaults=True, kw_only=True, frozen=True):
 
     uid: str
     generation: int
-    kind: WishKind
+    kind: str
     phase: ResultPhase
     reason: str = ""
     message: str = ""
@@ -156,7 +157,7 @@ class Wish(Struct, omit_defaults=True, kw_only=True, frozen=True):
 
     uid: str
     generation: int
-    kind: WishKind
+    kind: str
     name: str = ""
     """For people."""
     spec: Raw = field(default_factory=lambda: Raw(b"\xc0"))
@@ -190,7 +191,7 @@ class Ack(Message, tag="ack", frozen=True):
 class Resync(Message, tag="resync", frozen=True):
     """Send this document in full: what came does not fit what is here."""
 
-    document: Document
+    document: str
     why: str = ""
 
 
@@ -213,7 +214,6 @@ class Certificate(Message, tag="certificate", frozen=True):
 
     chain: bytes
     """PEM."""
-    authority: bytes
     not_after: float
 
 
@@ -240,7 +240,6 @@ class JoinAnswer(Struct, omit_defaults=True, kw_only=True, frozen=True):
     """The certificate, or why there is none."""
 
     chain: bytes = b""
-    authority: bytes = b""
     not_after: float = 0.0
     reason: str = ""
     message: str = ""

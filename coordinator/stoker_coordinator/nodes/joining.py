@@ -82,10 +82,10 @@ class Joining:
             self._authority.sign, request.csr, Identity(request.node, epoch), self._settings.certificate_lifetime
         )
         _log.info("a node has joined", node=request.node, token=token, time=epoch)
-        return JoinAnswer(chain=issued.chain, authority=self._authority.pem, not_after=issued.not_after)
+        return JoinAnswer(chain=issued.chain, not_after=issued.not_after)
 
 
 async def renew(authority: Authority, identity: Identity, csr: bytes, seconds: float) -> Certificate:
     """Return a new certificate for whom the connection has proved to be *identity*. Invalid."""
     issued = await asyncio.to_thread(authority.sign, csr, identity, seconds)
-    return Certificate(chain=issued.chain, authority=authority.pem, not_after=issued.not_after)
+    return Certificate(chain=issued.chain, not_after=issued.not_after)

@@ -20,14 +20,14 @@ from stoker_coordinator.nodes.ports import Content
 
 MAX_KEPT = 2 << 20
 """Bytes of one document, unpacked."""
-_TYPES: Mapping[Document, type[Content]] = {
+_TYPES: Mapping[str, type[Content]] = {
     "topology": TopologyReport,
     "load": TopologyLoad,
     "images": ImageInventory,
     "pods": PodInventory,
     "checkpoints": CheckpointInventory,
 }
-_NAMED: frozenset[Document] = frozenset({"topology", "load"})
+_NAMED: frozenset[str] = frozenset({"topology", "load"})
 """Documents that say themselves which node they are of."""
 
 
@@ -49,7 +49,7 @@ class Taken(Struct, frozen=True):
 
 
 class Ignored(Struct, frozen=True):
-    """A message that came twice, or after a later one, or changes nothing."""
+    """A message that came twice, or after a later one, or is of a document that is not known here."""
 
 
 class Gap(Struct, frozen=True):
@@ -70,7 +70,7 @@ Outcome = Taken | Ignored | Gap | Lie
 
 def take(kept: Kept | None, message: Full | Delta, node: str) -> Outcome:
     """Say what a message makes of what is kept."""
-    if kept is not None and message.sequence <= kept.sequence:
+    if message.document not in _TYPES or (kept is not None and message.sequence <= kept.sequence):
         return Ignored()
     if isinstance(message, Full):
         return _full(message, node)
@@ -112,7 +112,7 @@ def _checked(message: Full | Delta, node: str, text: bytes, body: bytes | None) 
     return Taken(kept, content, escaped)
 
 
-def _content(document: Document, text: bytes, *, escaped: bool) -> Content:
+def _content(document: str, text: bytes, *, escaped: bool) -> Content:
     kind: Any = _TYPES[document]
     try:
         if escaped:

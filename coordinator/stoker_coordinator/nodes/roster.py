@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from stoker.objects.link import (
     Ack,
-    Document,
     DownMessage,
     Hello,
     Refused,
@@ -121,7 +120,7 @@ class Record:
         self.heard = now
         self.presence = presence
         self.runtime_ready: tuple[bool, str] = (True, "")
-        self.kept: dict[Document, Kept] = {}
+        self.kept: dict[str, Kept] = {}
         self.former: tuple[str, ...] = ()
         self.generation = 0
         self.told = b""

@@ -45,7 +45,7 @@ class NodeState(Struct, frozen=True):
     presence: Presence
     heard_seconds_ago: float
     version: str = ""
-    documents: tuple[Document, ...] = ()
+    documents: tuple[str, ...] = ()
 
 
 class Nodes:

@@ -1,7 +1,7 @@
 """The node's key and certificate on disk, and how it gets them.
 
-``identity.pem`` has both, so that they are changed together; ``pending.key`` is a key whose certificate has not come yet.
-It stays until it has, so that a node that was cut off in the middle of joining can ask again with its token.
+``identity.pem`` has both, so that they are changed together; ``pending.key`` is a key whose certificate has not come
+yet. It stays until it has, so that a node that was cut off in the middle of joining can ask again with its token.
 """
 
 from __future__ import annotations

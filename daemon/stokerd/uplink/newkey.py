@@ -1,7 +1,6 @@
 """A program of its own: makes a key and the request for its certificate, and prints the request.
 
-cryptography takes ten times the memory that a key is worth, and is needed once in some weeks; so it is loaded here and not
-in the daemon.
+cryptography takes much memory and is needed once in some weeks; so it is loaded here and not in the daemon.
 """
 
 from __future__ import annotations

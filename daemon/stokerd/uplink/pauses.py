@@ -6,8 +6,8 @@ _SPREAD = 0.5
 
 
 def pause(failures: int, initial: float, longest: float, share: float) -> float:
-    """Return for how long to wait after so many failures in a row: twice as long each time, and at random within half of
-    that, so that nodes that lost their coordinator together do not come back together."""
+    """Return for how long to wait after so many failures in a row: twice as long each time, half of it random, so that
+    nodes that lost their coordinator together do not come back together."""
     base = min(longest, initial * 2.0 ** min(max(failures - 1, 0), 32))
     return base * (1 - _SPREAD + _SPREAD * share)
 

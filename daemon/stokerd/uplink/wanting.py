@@ -1,7 +1,7 @@
 """From what is wished for and what is known of it, what to do next. Pure.
 
-The coordinator says everything that it wishes, again and again; each wish is begun once. What is not wished for any more
-is broken off; what is over is kept until the coordinator has it.
+The coordinator says everything that it wishes, again and again; each wish is begun once. What is wished for no more is
+broken off; what is over is kept until the coordinator has it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def plan(
         elif row.acknowledged:
             actions.append(Forget(key))
     for key, wish in wanted.items():
-        row = known.get(key)
-        begun = row is not None and (row.phase in FINAL or key in at_work)
+        found = known.get(key)
+        begun = key in at_work or (found is not None and found.phase in FINAL)
         # What was begun goes on while the node is paused; a row alone only says that it was about to be.
-        if not begun and not (paused and (row is None or not row.local)):
+        if not begun and not (paused and (found is None or not found.local)):
             actions.append(Begin(wish))
     kept = len(known) + sum(isinstance(each, Begin) for each in actions)
     if kept > MOST_ROWS:

@@ -1,0 +1,252 @@
+"""The uplink: keeps a stream to the coordinator, whatever happens to either. Loaded by `room` where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import socket
+import time
+from pathlib import Path
+
+import grpc
+import msgspec
+import structlog
+
+from stoker.objects import link
+from stoker.objects.link import Certificate, Heartbeat, Hello, JoinAnswer, JoinRequest
+from stoker.objects.node import NodeInfo
+from stokerd import VERSION
+from stokerd.errors import ConfigError, StokerError
+from stokerd.journal.uplink import UplinkJournal
+from stokerd.settings import UplinkSettings
+from stokerd.uplink import pauses
+from stokerd.uplink.doers import Doer, OperationDoer, RecreateDoer, WarmDoer
+from stokerd.uplink.identity import Identity, NoIdentity, Store, read_token
+from stokerd.uplink.inventory import Inventory
+from stokerd.uplink.ports import Ports
+from stokerd.uplink.stream import RefusedHere, Stream
+from stokerd.uplink.wishes import Wishes
+
+_log = structlog.get_logger("uplink")
+_BEAT_SECONDS, _JOIN_SECONDS, _RENEW_LOOK = 5.0, 30.0, 3600.0
+_STEADY_SECONDS = 30.0
+"""A stream that held for so long was a good one: the next try is soon again."""
+_MAX_CA = 1 << 20
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.max_receive_message_length", link.MAX_MESSAGE),
+    ("grpc.max_send_message_length", link.MAX_MESSAGE),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+
+
+class UplinkService:
+    """`load`, then `run`."""
+
+    def __init__(self, settings: UplinkSettings, directory: Path, journal: UplinkJournal, ports: Ports) -> None:
+        """*directory*: where the node's key and certificate are kept."""
+        self._settings, self._ports = settings, ports
+        self.node = settings.node or socket.gethostname().lower()
+        self._woken = asyncio.Event()
+        self._store = Store(directory)
+        self._instance = secrets.token_hex(8)
+        self._inventory = Inventory(self.node, settings, ports, self._woken.set)
+        operations = OperationDoer(ports.checkpoints)
+        doers: dict[str, Doer] = {
+            "warm": WarmDoer(ports.images),
+            "recreate": RecreateDoer(ports.containers),
+            "checkpoint": operations,
+            "clone": operations,
+            "commit": operations,
+        }
+        self._wishes = Wishes(journal, doers, time.time, self._woken.set)
+        self._failing = ""
+        self.connected = False
+
+    async def load(self) -> None:
+        """Take up what the journal says."""
+        await self._wishes.load()
+
+    async def run(self) -> None:
+        """Keep a stream to the coordinator, and do what it wishes, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._wishes.run(), name="uplink: wishes")
+            group.create_task(self._keep_connected(), name="uplink: stream")
+
+    async def _keep_connected(self) -> None:
+        failures = 0
+        while True:
+            began, seconds = time.monotonic(), self._settings.reconnect_max
+            try:
+                await self._stream()
+            except RefusedHere as error:
+                seconds = pauses.told_pause(error.seconds, random.random())  # noqa: S311 - no secret
+                self._note(error.why, error)
+            except StokerError as error:
+                failures = 1 if time.monotonic() - began > _STEADY_SECONDS else failures + 1
+                longest = self._settings.reconnect_max
+                seconds = pauses.pause(failures, self._settings.reconnect_initial, longest, random.random())  # noqa: S311
+                self._note(error.reason, error)
+            self.connected = False
+            await asyncio.sleep(seconds)
+
+    def _note(self, reason: str, error: StokerError) -> None:
+        """Log a failure once, until it is another one."""
+        if reason != self._failing:
+            _log.warning("no coordinator; work goes on", reason=reason, why=error.message, hint=error.hint)
+        self._failing = reason
+
+    # ------------------------------------------------------------------------------------------ one stream
+
+    async def _stream(self) -> None:
+        """Connect, and serve one stream to its end; always raises StokerError."""
+        identity = await self._identified() if self._settings.ca else None
+        async with await self._channel(self._settings.coordinator, identity) as channel:
+            stream = Stream(
+                await self._hello(), self._inventory, self._wishes, self._heartbeat, self._certified, self._woken
+            )
+            side = asyncio.create_task(self._beside(stream, identity), name="uplink: certificate")
+            try:
+                await stream.run(channel)
+            finally:
+                side.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await side
+
+    async def _beside(self, stream: Stream, identity: Identity | None) -> None:
+        """Note that the stream is good, and have the certificate renewed in time."""
+        await stream.welcomed.wait()
+        self.connected, self._failing = True, ""
+        while identity is not None:
+            if identity.due(time.time()):
+                try:
+                    stream.renew(await self._store.request())
+                except NoIdentity as error:
+                    _log.warning("the certificate cannot be renewed yet", why=error.message, hint=error.hint)
+            await asyncio.sleep(min(_RENEW_LOOK, max((identity.not_after - time.time()) / 10, 1.0)))
+            identity = await asyncio.to_thread(self._store.load) or identity
+
+    async def _certified(self, certificate: Certificate) -> None:
+        """Keep a new certificate: the next stream is opened with it."""
+        try:
+            await asyncio.to_thread(self._store.keep, self.node, certificate.chain, certificate.not_after, time.time())
+        except NoIdentity as error:
+            _log.error("the new certificate was lost; another one is asked for", why=error.message)
+        else:
+            _log.info("the node has a new certificate")
+
+    async def _identified(self) -> Identity:
+        """Return the node's certificate; join to get one. NoIdentity, ConfigError."""
+        identity = await asyncio.to_thread(self._store.load)
+        if identity is not None and identity.node == self.node and time.time() < identity.not_after:
+            return identity
+        if not self._settings.token_file:
+            what = "has expired" if identity is not None else "is missing"
+            raise NoIdentity(f"the node's certificate {what}", hint="set uplink.token_file to a file with a join token")
+        token = await asyncio.to_thread(read_token, Path(self._settings.token_file))
+        answer = await self._join(JoinRequest(token=token, node=self.node, csr=await self._store.request()))
+        if answer.reason:
+            raise NoIdentity(f"the coordinator lets this node not join: {answer.message}", hint=answer.hint)
+        await asyncio.to_thread(self._store.keep, self.node, answer.chain, answer.not_after, time.time())
+        _log.info("joined the cluster", node=self.node)
+        identity = await asyncio.to_thread(self._store.load)
+        if identity is None:
+            raise NoIdentity("the node's certificate went away this moment")
+        return identity
+
+    async def _join(self, request: JoinRequest) -> JoinAnswer:
+        address = self._settings.join or _next_port(self._settings.coordinator)
+        async with await self._channel(address, None) as channel:
+            try:
+                ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(link.JOIN)
+                data = await ask(msgspec.msgpack.encode(request), timeout=_JOIN_SECONDS)
+                return msgspec.msgpack.decode(data, type=JoinAnswer)
+            except grpc.aio.AioRpcError as error:
+                raise NoIdentity(f"joining at {address} failed: {error.code().name}: {error.details()}") from None
+            except msgspec.DecodeError as error:
+                raise NoIdentity(f"joining at {address} failed: {error}") from None
+
+    async def _channel(self, address: str, identity: Identity | None) -> grpc.aio.Channel:
+        if not self._settings.ca:
+            return grpc.aio.insecure_channel(address, options=[*_OPTIONS, ("grpc.default_authority", "localhost")])
+        authority = await asyncio.to_thread(_read_ca, Path(self._settings.ca))
+        key, chain = (identity.key, identity.chain) if identity is not None else (None, None)
+        options = [*_OPTIONS]
+        if self._settings.server_name:
+            options.append(("grpc.ssl_target_name_override", self._settings.server_name))
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority, key, chain), options=options)
+
+    # ------------------------------------------------------------------------------------------ about the node
+
+    async def _hello(self) -> Hello:
+        boot_id, machine_id = await asyncio.to_thread(_machine)
+        info = await self._info()
+        return Hello(
+            node=self.node,
+            boot_id=boot_id,
+            machine_id=machine_id,
+            instance=self._instance,
+            version=VERSION,
+            runtime=f"{info.runtime_name} {info.runtime_version}".strip() if info is not None else "",
+            capabilities={each.name: "" if each.available else each.detail or "no" for each in info.capabilities}
+            if info is not None
+            else {},
+            addresses=await asyncio.to_thread(_addresses, self._settings.coordinator),
+            generation=self._wishes.generation,
+        )
+
+    async def _heartbeat(self) -> Heartbeat:
+        info = await self._info()
+        if info is None:
+            return Heartbeat(ready=False, problem=f"stokerd did not answer itself for {_BEAT_SECONDS:g} s")
+        return Heartbeat(ready=info.runtime_ready, problem=info.runtime_message, free_bytes=info.space.free_bytes)
+
+    async def _info(self) -> NodeInfo | None:
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                return await self._ports.info()
+        except (StokerError, TimeoutError):
+            return None
+
+
+def _read_ca(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_CA)
+    except OSError as error:
+        raise ConfigError("uplink.ca", [f"{path} cannot be read: {error.strerror or error}"]) from None
+
+
+def _machine() -> tuple[str, str]:
+    """Return the kernel's boot id and the installation's id; empty where there is none."""
+    return _line("/proc/sys/kernel/random/boot_id"), _line("/etc/machine-id")
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()[:64]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _addresses(coordinator: str) -> list[str]:
+    """Return the address that this node reaches the coordinator from."""
+    host, _, port = coordinator.rpartition(":")
+    if coordinator.startswith("unix:") or not port.isdigit():
+        return []
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # nothing is sent
+            return [str(probe.getsockname()[0])]
+    except OSError:
+        return []
+
+
+def _next_port(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
