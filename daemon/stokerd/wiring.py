@@ -131,6 +131,7 @@ async def compose(
             names=PodNames(pods),
             owner=identity,
             salt=bytes.fromhex(salt),
+            registry=registry,
         ),
         settings.checkpoints,
     )

@@ -188,6 +188,13 @@ _SOURCES = (
     Source("history.json", "past pulls", _json_of(lambda client: client.history(limit=_HISTORY_LINES))),
     Source("pods.json", "pods and containers, without annotations", _json_of(lambda client: client.pods())),
     Source("recreates.json", "requests to recreate containers", _json_of(lambda client: client.recreates())),
+    Source(
+        "operations.json",
+        "checkpoints, clones and commits that were asked for",
+        _json_of(lambda client: client.operations()),
+    ),
+    Source("checkpoints.json", "checkpoints, without what is in them", _json_of(lambda client: client.checkpoints())),
+    Source("clones.json", "clones", _json_of(lambda client: client.clones())),
 )
 
 

@@ -32,6 +32,7 @@ from stokerd.checkpoints.ending import to_the_end
 from stokerd.checkpoints.ledger import Ledger
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.memory import resident
+from stokerd.checkpoints.metrics import CheckpointMetrics
 from stokerd.checkpoints.operations import OPERATION_LABEL
 from stokerd.checkpoints.retaining import Retainer
 from stokerd.checkpoints.service import Checkpoints
@@ -77,10 +78,13 @@ class Desk:
         settings: CheckpointSettings,
         salt: bytes,
         clock: Callable[[], datetime],
+        metrics: CheckpointMetrics,
     ) -> None:
         self._runtime, self._room, self._names = runtime, room, names
         self._settings, self._salt, self._clock = settings, salt, clock
+        self._metrics = metrics
         self._ledger = Ledger(journal, clock)
+        metrics.running.set_function(lambda: len(self._ledger.unfinished()))
         self._works = Works(room, self._ledger, settings, clock)
         self._retainer = Retainer(room, settings, clock)
         self._queue: asyncio.Queue[Task] = asyncio.Queue()
@@ -192,6 +196,7 @@ class Desk:
 
     async def _finish(self, operation: Operation) -> None:
         await self._ledger.finish(operation)
+        self._metrics.ended(operation)
         if operation.kind == "Checkpoint" and operation.phase == "Succeeded":
             self._retainer.look()
         say = _log.info if operation.phase == "Succeeded" else _log.warning

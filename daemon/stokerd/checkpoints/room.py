@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.runtime.protocol import NativeRuntime
@@ -48,6 +49,7 @@ class Parts:
     names: Names
     owner: str
     salt: bytes
+    registry: CollectorRegistry
 
 
 class CheckpointRoom:
@@ -89,7 +91,8 @@ class CheckpointRoom:
             self._nothing = True
 
     def _make(self) -> Desk:
-        desks, services = (importlib.import_module(f"stokerd.checkpoints.{name}") for name in ("desk", "service"))
+        names = ("desk", "service", "metrics")
+        desks, services, metrics = (importlib.import_module(f"stokerd.checkpoints.{name}") for name in names)
         parts, settings = self._parts, self._settings
         room = services.Checkpoints(
             parts.runtime,
@@ -98,7 +101,16 @@ class CheckpointRoom:
             manage_criu_config=settings.criu_config == "manage",
             networks_ahead=settings.networks_ahead,
         )
-        desk: Desk = desks.Desk(parts.runtime, room, parts.journal, parts.names, settings, parts.salt, services.utc_now)
+        desk: Desk = desks.Desk(
+            parts.runtime,
+            room,
+            parts.journal,
+            parts.names,
+            settings,
+            parts.salt,
+            services.utc_now,
+            metrics.CheckpointMetrics(parts.registry),
+        )
         return desk
 
     def apply(self, settings: CheckpointSettings) -> None:

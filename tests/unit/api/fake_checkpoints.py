@@ -69,7 +69,7 @@ class FakeCheckpoints:
         self.clone_list: list[CloneInfo] = []
         self.operations_by_id: dict[str, Operation] = {}
         self.feeds: dict[str, list[Feed[OperationEvent]]] = {}
-        self.on_follow: Callable[[Operation], None] = lambda operation: None
+        self.on_follow: Callable[[Operation], object] = lambda operation: None
 
     def _enter(self, name: str, argument: Any) -> None:
         self.calls.append((name, argument))

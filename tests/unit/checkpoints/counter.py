@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from stoker.objects.checkpoints import Operation
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.desk import Desk
+from stokerd.checkpoints.metrics import CheckpointMetrics
 from stokerd.checkpoints.operations import ended
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.checkpoints.targets import Target
@@ -101,7 +103,9 @@ class Counter:
             **options,
         )
         self.journal = CheckpointJournal(database)
-        self.desk = Desk(bench.runtime, self.room, self.journal, Names(bench), settings, SALT, self.clock)
+        self.registry = CollectorRegistry()
+        metrics = CheckpointMetrics(self.registry)
+        self.desk = Desk(bench.runtime, self.room, self.journal, Names(bench), settings, SALT, self.clock, metrics)
         self._task: asyncio.Task[None] | None = None
 
     def clock(self) -> datetime:
@@ -117,6 +121,10 @@ class Counter:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def counted(self, name: str, **labels: str) -> float | None:
+        """Return a value of the metrics."""
+        return self.registry.get_sample_value(name, labels)
 
     async def ended(self, operation: Operation) -> Operation:
         """Follow an operation to its end."""

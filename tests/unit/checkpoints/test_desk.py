@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace as with_settings
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ SECRET = "hush-hush-5c9a"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(freezing, "_THAW_PAUSE", 0.01)
     return Bench(tmp_path)
 
@@ -61,6 +60,9 @@ class TestCheckpoints:
             detail = await desk.desk.checkpoint(info.id.partition("-")[2])
             assert detail.directory == f"{bench.directory}/{info.id}"
             assert bench.runs(container)
+            assert desk.counted("stoker_operations_total", kind="checkpoint", result="succeeded", reason="") == 1
+            assert desk.counted("stoker_frozen_seconds_count", kind="checkpoint") == 1
+            assert desk.counted("stoker_operations_running") == 0
             verified = await desk.ended(await desk.desk.verify_checkpoint("first"))
             assert verified.phase == "Succeeded"
             assert [each.id for each in await desk.desk.remove_checkpoint("first")] == [info.id]
@@ -311,7 +313,7 @@ async def fail(desk: Counter, why: str) -> Any:
     async def refuse(*_: Any) -> None:
         raise JournalError(why)
 
-    desk.journal.save = refuse  # type: ignore[method-assign]
+    desk.journal.save = refuse  # type: ignore[method-assign, assignment]
     return save
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from stoker.objects.checkpoints import CheckpointRequest, PauseRequest
 from stokerd.checkpoints import freezing
@@ -31,7 +32,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 async def running(bench: Bench, tmp: Path) -> AsyncIterator[CheckpointRoom]:
     database = Database(tmp / "state")
     await database.open()
-    parts = Parts(bench.runtime, CheckpointJournal(database), Names(bench), "stokerd-1", b"salt" * 8)
+    parts = Parts(
+        bench.runtime, CheckpointJournal(database), Names(bench), "stokerd-1", b"salt" * 8, CollectorRegistry()
+    )
     room = CheckpointRoom(parts, CheckpointSettings(directory=bench.directory, criu_config="leave"))
     await room.load()
     life = asyncio.create_task(room.run())

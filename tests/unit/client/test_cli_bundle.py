@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from stoker.cli import exits, support
+from stoker.objects.checkpoints import CloneRequest
 from stoker.objects.containers import EnvVar, RecreateRequest, RecreateTarget, ReloadResult
 from stokerd import errors
 from tests.unit.api.fake_containers import container, pod
@@ -42,6 +43,9 @@ FILES = [
     "history.json",
     "pods.json",
     "recreates.json",
+    "operations.json",
+    "checkpoints.json",
+    "clones.json",
     "logs.ndjson",
     "journal.txt",
 ]
@@ -79,6 +83,8 @@ def test_what_is_in_it(daemon: Served, run: Run, programs: Path, tmp_path: Path)
     env = [EnvVar(name="TOKEN", value="env-hush")]
     request = RecreateRequest(pod=WEB, containers=[RecreateTarget(name="main", env=env)])
     daemon.call(containers.recreate, request)
+    wish = CloneRequest(checkpoint="cp-20260301-120000-abc123", env=[EnvVar(name="TOKEN", value="env-hush")])
+    daemon.call(daemon.api.checkpoints.clone, wish)
     old = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
     new = datetime.now(UTC).isoformat()
     daemon.api.node.logs = [
@@ -104,6 +110,8 @@ def test_what_is_in_it(daemon: Served, run: Run, programs: Path, tmp_path: Path)
     (only,) = json.loads(files["pods.json"])
     assert (only["annotations"], only["labels"]) == ({"note": "[removed]"}, {"app": "web-0"})
     assert json.loads(files["recreates.json"])[0]["id"] == "r0001"
+    assert json.loads(files["operations.json"])[0]["kind"] == "Clone"
+    assert json.loads(files["checkpoints.json"])[0]["pod"] == "web"
     assert json.loads(files["versions.json"])["runtime"] == "containerd 1.7.24"
     assert b"stoker_api_requests_total" in files["metrics.txt"]
     assert json.loads(files["health.json"])["healthz"]["ok"] is True
