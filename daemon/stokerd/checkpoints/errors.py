@@ -57,6 +57,18 @@ class HookFailed(CheckpointError):
     reason = "HookFailed"
 
 
+class ArchiveRefused(CheckpointError):
+    """An archive, or an artifact of a registry, holds what no checkpoint of ours has; ``entry`` names it."""
+
+    reason = "ArchiveRefused"
+
+    def __init__(self, what: str, entry: str = "", *, hint: str | None = None) -> None:
+        shown = "".join(char if char.isprintable() else "?" for char in entry)[:200]
+        super().__init__(f"{shown}: {what}" if entry else what, hint=hint or "get it again from where it was made")
+        self.what = what
+        self.entry = entry
+
+
 class TreeUnsupported(CheckpointError):
     """A file tree holds something that this way of copying cannot take; ``path`` says where, ``what`` names it."""
 

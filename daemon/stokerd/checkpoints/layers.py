@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stokerd.checkpoints.errors import OverlayUnsupported, TreeUnsupported
+from stokerd.checkpoints.merging import walk_merged
 from stokerd.checkpoints.overlay import Marks
 from stokerd.checkpoints.tarring import (
     DIRECTORY,
@@ -45,20 +46,24 @@ class Packed:
     skipped: list[str] = field(default_factory=list)
 
 
-def pack_layer(upper: str, write: Write, stop: Stop = never) -> Packed:
-    """Hand the layer that *upper* makes over its parents to *write*, piece by piece.
+def pack_layer(upper: str, write: Write, stop: Stop = never, lowers: Sequence[str] = ()) -> Packed:
+    """Hand the layer that *upper* makes over its parents to *write*, piece by piece; with *lowers*, the topmost first,
+    the one layer that they make together.
 
     OSError when a file cannot be read; TreeUnsupported for what a layer cannot say; Stopped when *stop* says so.
     """
     packer = _Packer(write)
-    root = opened(upper)
+    roots: list[int] = []
     try:
-        packer.mark_root(root)
-        for entry in walk(root, stop):
+        for each in (upper, *lowers):
+            roots.append(opened(each))
+        packer.mark_root(roots[0])
+        for entry in walk_merged(roots, stop, marks=True) if lowers else walk(roots[0], stop):
             if not entry.leaving:
                 packer.add(entry)
     finally:
-        os.close(root)
+        for root in roots:
+            os.close(root)
     return packer.finish()
 
 

@@ -33,12 +33,13 @@ class _Level:
             os.close(fd)
 
 
-def walk_merged(roots: Sequence[int], stop: Stop = never) -> Iterator[Entry]:
-    """Yield what overlay would show of *roots*, the topmost first, in the manner of `trees.walk`; no whiteouts.
+def walk_merged(roots: Sequence[int], stop: Stop = never, *, marks: bool = False) -> Iterator[Entry]:
+    """Yield what overlay would show of *roots*, the topmost first, in the manner of `trees.walk`.
 
+    With *marks* there is something beneath them all: whiteouts are yielded too, and what hides it is opaque.
     OverlayUnsupported for marks of which only overlay itself knows the meaning.
     """
-    levels = [_Level("", [os.open(".", DIRECTORY, dir_fd=fd) for fd in _visible(roots)], None)]
+    levels = [_Level("", [os.open(".", DIRECTORY, dir_fd=fd) for fd in _visible(roots)[0]], None)]
     try:
         while levels:
             level = levels[-1]
@@ -52,11 +53,12 @@ def walk_merged(roots: Sequence[int], stop: Stop = never) -> Iterator[Entry]:
                     yield level.entry
                 continue
             name, number = level.names.pop()
-            entry = _entry(level, name, level.fds[number])
+            entry = _entry(level, name, level.fds[number], marks=marks)
             if entry is None:
                 continue
             if entry.kind == "directory":
-                below = _Level(entry.path, _beneath(level.fds[number:], name), entry)
+                fds, entry.opaque = _beneath(level.fds[number:], name)
+                below = _Level(entry.path, fds, entry)
                 levels.append(below)
                 entry.fd = below.fds[0]
             yield entry
@@ -65,20 +67,19 @@ def walk_merged(roots: Sequence[int], stop: Stop = never) -> Iterator[Entry]:
             level.close()
 
 
-def _entry(level: _Level, name: str, parent: int) -> Entry | None:
+def _entry(level: _Level, name: str, parent: int, *, marks: bool) -> Entry | None:
     about = os.stat(name, dir_fd=parent, follow_symlinks=False)
     path = f"{level.path}/{name}" if level.path else name
     entry = Entry(path, name, parent, about, kind_of(about.st_mode, about.st_rdev))
-    if entry.kind == "whiteout":
-        return None
-    if entry.kind == "file" and not about.st_size and entry.marks().whiteout:
-        return None
-    return entry
+    hides = entry.kind == "whiteout" or (entry.kind == "file" and not about.st_size and entry.marks().whiteout)
+    return None if hides and not marks else entry
 
 
-def _beneath(fds: Sequence[int], name: str) -> list[int]:
-    """Open the directory in all that add to it: down to the first that is opaque, or where it is something else."""
+def _beneath(fds: Sequence[int], name: str) -> tuple[list[int], bool]:
+    """Open the directory in all that add to it: down to the first that is opaque, or where it is something else; say
+    whether there was one."""
     found: list[int] = []
+    ends = False
     try:
         for fd in fds:
             try:
@@ -86,28 +87,25 @@ def _beneath(fds: Sequence[int], name: str) -> list[int]:
             except FileNotFoundError:
                 continue
             if not stat.S_ISDIR(about.st_mode):
+                ends = True
                 break
             found.append(os.open(name, DIRECTORY, dir_fd=fd))
-        return _cut(found, name)
+        visible, opaque = _visible(found, name)
     except BaseException:
         for fd in found:
             os.close(fd)
         raise
-
-
-def _cut(fds: list[int], path: str) -> list[int]:
-    """Close those beneath an opaque one."""
-    seen = len(_visible(fds, path))
-    for fd in fds[seen:]:
+    for fd in found[len(visible) :]:
         os.close(fd)
-    return fds[:seen]
+    return visible, ends or opaque
 
 
-def _visible(fds: Sequence[int], path: str = "/") -> list[int]:
+def _visible(fds: Sequence[int], path: str = "/") -> tuple[list[int], bool]:
+    """Return those that can be seen: down to the first that is opaque, and whether there is one."""
     for number, fd in enumerate(fds):
         marks = marks_of(attributes_of(fd))
         if marks.unsupported:
             raise OverlayUnsupported(f"cannot be read beneath overlay: {marks.unsupported}", path)
         if marks.opaque:
-            return list(fds[: number + 1])
-    return list(fds)
+            return list(fds[: number + 1]), True
+    return list(fds), False

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 
 import structlog
@@ -20,7 +20,9 @@ from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.exporting import Exporter
 from stokerd.checkpoints.freezing import Dumpers, thaw
+from stokerd.checkpoints.importing import Importer, ImportWish
 from stokerd.checkpoints.manifest import Group, Manifest
 from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, snapshot_labels, untold
 from stokerd.checkpoints.nodeconf import ensure_node_config
@@ -264,6 +266,27 @@ class Checkpoints:
         _, shelf = await self._parts()
         async with self._alone(container_id):
             return await Committer(self._runtime, shelf, self._clock).commit(container_id, wish, tell=tell)
+
+    # ------------------------------------------------------------------------------------------ in and out
+
+    async def archive(self, checkpoint: str) -> AsyncGenerator[bytes, None]:
+        """Yield a checkpoint as one archive; it cannot be removed meanwhile."""
+        manifest = await self.inspect(checkpoint)
+        async with aclosing((await self.exporter()).archive(manifest)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def receive(self, pieces: AsyncIterator[bytes], wish: ImportWish) -> Manifest:
+        """Take in an archive that is trusted in nothing; ArchiveRefused, and nothing is left of it."""
+        return await (await self.importer()).receive(pieces, wish)
+
+    async def exporter(self) -> Exporter:
+        _, shelf = await self._parts()
+        return Exporter(self._runtime, shelf, self._owner, self._clock, self._views)
+
+    async def importer(self) -> Importer:
+        taker, shelf = await self._parts()
+        return Importer(self._runtime, shelf, self._owner, self._clock, taker.under_way)
 
     # ------------------------------------------------------------------------------------------ clones
 

@@ -172,6 +172,11 @@ class Shelf:
         """Return the end of a log of CRIU's, "" when there is none."""
         return tail(self.path(checkpoint, WORK, name))
 
+    def free(self) -> tuple[int, int]:
+        """Return how many bytes and inodes can still be written here; where inodes are not counted, as many as any."""
+        state = os.statvfs(self._here)
+        return state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 1 << 62
+
     def is_full(self) -> bool:
         """Say whether nothing more can be written here."""
         state = os.statvfs(self._here)

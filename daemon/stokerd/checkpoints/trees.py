@@ -7,6 +7,8 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from stokerd.checkpoints.errors import Stopped, TreeUnsupported
 from stokerd.checkpoints.overlay import Kind, Marks, kind_of, marks_of
 
@@ -26,7 +28,8 @@ def never() -> bool:
 @dataclass(slots=True, eq=False)
 class Entry:
     """One entry. ``parent`` is the open directory that it is in, ``fd`` the directory itself when it is one; both are
-    open only until the walk goes on. ``leaving`` marks the second visit of a directory, after all that is in it."""
+    open only until the walk goes on. ``leaving`` marks the second visit of a directory, after all that is in it;
+    ``opaque`` one that hides what is beneath it although it does not say so itself."""
 
     path: str
     name: str
@@ -35,6 +38,7 @@ class Entry:
     kind: Kind
     fd: int = -1
     leaving: bool = False
+    opaque: bool = False
 
     def open(self) -> int:
         """Open a regular file for reading; the caller closes it. OSError when it has become something else."""
@@ -56,7 +60,8 @@ class Entry:
             os.close(fd)
 
     def marks(self) -> Marks:
-        return marks_of(self.attributes())
+        found = marks_of(self.attributes())
+        return replace(found, opaque=True) if self.opaque else found
 
 
 def attributes_of(target: int | str) -> dict[str, bytes]:
