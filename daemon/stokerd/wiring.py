@@ -56,6 +56,8 @@ from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
 from stokerd.topology.metrics import TopologyMetrics
 from stokerd.topology.room import TopologyRoom
+from stokerd.uplink.room import Parts as UplinkParts
+from stokerd.uplink.room import UplinkRoom
 
 _SECRET_BYTES = 16
 _WARM_PRIORITY = 100
@@ -142,6 +144,7 @@ async def compose(
         "containers": pods,
         "checkpoints": checkpoints,
         "topology": topology,
+        "uplink": UplinkRoom(settings.uplink, settings.daemon.state_dir, lambda: parts_of_uplink()),
     }
     reloader.add(
         lambda new: log.configure(new.daemon),
@@ -170,6 +173,13 @@ async def compose(
             lambda: topology.findings,
         )
     )
+
+    def parts_of_uplink() -> UplinkParts:
+        from stokerd.journal.uplink import UplinkJournal  # late: most nodes have no use for it
+        from stokerd.uplink.ports import Ports
+
+        return UplinkJournal(database), Ports(images, pods, checkpoints, topology, node.info)
+
     api = ApiServer(
         settings.api,
         images,

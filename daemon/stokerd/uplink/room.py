@@ -6,13 +6,15 @@ import asyncio
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from stokerd.settings import UplinkSettings
 
 if TYPE_CHECKING:
     from stokerd.journal.uplink import UplinkJournal
     from stokerd.uplink.ports import Ports
+
+Parts: TypeAlias = "tuple[UplinkJournal, Ports]"
 
 
 class UplinkRoom:
@@ -21,15 +23,8 @@ class UplinkRoom:
     reconciled = True
     problem = ""
 
-    def __init__(
-        self,
-        settings: UplinkSettings,
-        state_dir: Path,
-        journal: Callable[[], UplinkJournal],
-        ports: Callable[[], Ports],
-    ) -> None:
-        self._settings, self._directory = settings, state_dir / "uplink"
-        self._journal, self._ports = journal, ports
+    def __init__(self, settings: UplinkSettings, state_dir: Path, parts: Callable[[], Parts]) -> None:
+        self._settings, self._directory, self._parts = settings, state_dir / "uplink", parts
 
     async def load(self) -> None:
         """Nothing is asked of this room, so nothing must be there before it runs."""
@@ -40,6 +35,6 @@ class UplinkRoom:
             await asyncio.Event().wait()
         # Late, and in a thread: nodes without a coordinator do not pay for it.
         module = await asyncio.to_thread(importlib.import_module, "stokerd.uplink.service")
-        service = module.UplinkService(self._settings, self._directory, self._journal(), self._ports())
+        service = module.UplinkService(self._settings, self._directory, *self._parts())
         await service.load()
         await service.run()

@@ -87,7 +87,7 @@ class Stream:
 
     async def run(self, channel: grpc.aio.Channel) -> None:
         """Serve the stream until it ends. Raises RefusedHere or Broken, never returns."""
-        call: Any = channel.stream_stream(link.CONNECT)()  # type: ignore[var-annotated]
+        call: Any = channel.stream_stream(link.CONNECT)()
         try:
             async with asyncio.timeout(_WELCOME_SECONDS):
                 await call.write(link.encode(self._hello))
