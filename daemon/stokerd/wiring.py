@@ -139,12 +139,19 @@ async def compose(
     )
     topology = TopologyRoom(settings.topology, Contents(images, pods))
     TopologyMetrics(registry, topology.snapshot)
+
+    def parts_of_uplink() -> UplinkParts:
+        from stokerd.journal.uplink import UplinkJournal  # late: most nodes have no use for it
+        from stokerd.uplink.ports import Ports
+
+        return UplinkJournal(database), Ports(images, pods, checkpoints, topology, node.info)
+
     rooms: dict[str, Room] = {
         "images": images,
         "containers": pods,
         "checkpoints": checkpoints,
         "topology": topology,
-        "uplink": UplinkRoom(settings.uplink, settings.daemon.state_dir, lambda: parts_of_uplink()),
+        "uplink": UplinkRoom(settings.uplink, settings.daemon.state_dir, parts_of_uplink),
     }
     reloader.add(
         lambda new: log.configure(new.daemon),
@@ -173,13 +180,6 @@ async def compose(
             lambda: topology.findings,
         )
     )
-
-    def parts_of_uplink() -> UplinkParts:
-        from stokerd.journal.uplink import UplinkJournal  # late: most nodes have no use for it
-        from stokerd.uplink.ports import Ports
-
-        return UplinkJournal(database), Ports(images, pods, checkpoints, topology, node.info)
-
     api = ApiServer(
         settings.api,
         images,
