@@ -90,8 +90,10 @@ async def test_a_disk_that_fills_up_during_the_dump(node: Node) -> None:
 async def test_stokerd_is_killed_in_the_middle(node: Node) -> None:
     """Its successor waits for the CRIU that is left, thaws, and removes what there is: it is complete, or gone."""
     async with scene(node, LARGE) as here:
-        for delay in (0.0, 0.05, 0.15):
-            await _kill_while_frozen(here, delay)
+        for number, delay in enumerate((0.0, 0.1, 0.0, 0.05, 0.15)):
+            if number == 2:  # more files than can be copied while CRIU holds the processes: from now on it is frozen
+                await here.bare.exec(here.container, "sh", "-c", "mkdir /many; cd /many; touch $(seq 300)")
+            await _kill_while_dumping(here, delay, frozen=number >= 2)
             done = await here.checkpoints.converge()
             assert done.left == []
             for complete in await here.checkpoints.list():
@@ -105,18 +107,22 @@ async def test_stokerd_is_killed_in_the_middle(node: Node) -> None:
         await here.goes_on()
 
 
-async def _kill_while_frozen(here: Scene, delay: float) -> None:
+async def _kill_while_dumping(here: Scene, delay: float, *, frozen: bool) -> None:
     argv = ["-m", "tests.integration.checkpointer", str(here.node.endpoint), str(here.directory), here.container]
     child = await asyncio.create_subprocess_exec(sys.executable, *argv)
     try:
         async with asyncio.timeout(20):
-            while await here.state() != "paused":  # noqa: ASYNC110 - stokerd tells nobody before it is done
+            while not await _begun(here, frozen=frozen):  # noqa: ASYNC110 - stokerd tells nobody before it is done
                 await asyncio.sleep(0.001)
         await asyncio.sleep(delay)
     finally:
         if child.returncode is None:
             child.kill()
         await child.wait()
+
+
+async def _begun(here: Scene, *, frozen: bool) -> bool:
+    return await here.state() == "paused" if frozen else any(here.directory.glob("cp-*/images/*"))
 
 
 async def test_pausing(node: Node) -> None:
