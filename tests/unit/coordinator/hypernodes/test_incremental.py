@@ -50,9 +50,7 @@ def nodes(draw: st.DrawFn) -> NodeFacts:
         draw(st.sampled_from([name, name, f"{name}.example"])),
         ready=draw(st.sampled_from([True, True, None, False])),
         ready_since=THEN,
-        labels=draw(
-            st.dictionaries(st.sampled_from(["block", "rack"]), st.sampled_from(["a", "b", "c"]), max_size=2)
-        ),
+        labels=draw(st.dictionaries(st.sampled_from(["block", "rack"]), st.sampled_from(["a", "b", "c"]), max_size=2)),
         ports=draw(ports(name)),
     )
 
