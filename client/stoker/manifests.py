@@ -78,6 +78,12 @@ def read_objects(name: str) -> Wishes:
     return parse_objects(*_read(name))
 
 
+def read_text(name: str) -> tuple[str, str]:
+    """Return what is in the file *name* (``-``: standard input), and what messages call it; ManifestError."""
+    raw, source = _read(name)
+    return _decoded(raw, source), source
+
+
 def _read(name: str) -> tuple[bytes, str]:
     """Return what is in a file, and what messages call it."""
     source = "<stdin>" if name == "-" else name
