@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker.objects.images import InlineAuth
-from stokerd.errors import JournalError
-from stokerd.wiring import ImageNotWarm, Warmer, kept_secret
+from stokerd.errors import Conflict, JournalError, NotFound
+from stokerd.wiring import ImageNotWarm, PodNames, Warmer, kept_secret
+from tests.unit.containers.house import APP, House
 from tests.unit.images.node import MIB, Node, full
 from tests.unit.images.virtual import virtual
 
@@ -75,3 +76,29 @@ def test_a_secret_is_made_once(tmp_path: Path) -> None:
 def test_a_secret_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be written"):
         kept_secret(tmp_path / "missing" / "salt")
+
+
+@virtual
+async def test_names_stand_for_containers_that_run(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        pod, other = (house.runtime.add_pod(name, namespace="shop") for name in ("web", "db"))
+        app, side = (house.runtime.add_container(pod, name, APP) for name in ("app", "side"))
+        lone = house.runtime.add_container(other, "app", APP)
+        await house.runtime.containers.stop(side, 0)
+        again = house.runtime.add_container(pod, "side", APP, attempt=1)
+        names = PodNames(house.service)
+        assert [each.id for each in await names.targets("shop/web", ())] == [app, again]
+        assert [each.shown for each in await names.targets("web", ("side",))] == ["shop/web/side"]
+        assert [each.id for each in await names.targets("web/app", ())] == [app]
+        assert [each.id for each in await names.targets(lone[:12], ())] == [lone]
+        with pytest.raises(NotFound, match="no container 'nope' that runs"):
+            await names.targets("web", ("app", "nope"))
+        with pytest.raises(NotFound):
+            await names.targets("nope", ("app",))
+        with pytest.raises(Conflict):
+            await names.targets("app", ())
+        await house.runtime.containers.stop(lone, 0)
+        while (await house.service.pod("shop/db")).info.containers[0].phase == "Running":
+            await asyncio.sleep(0)  # the event is on its way
+        with pytest.raises(NotFound, match="no container that runs"):
+            await names.targets("shop/db", ())
