@@ -22,12 +22,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache"
 VENV = REPOSITORY / ".venv"
 STAMP = VENV / ".bootstrap"
 BUILD_ROOT = REPOSITORY / "images" / "node" / "build.py"
+SWITCHES, SWITCHES_SUITE = REPOSITORY / "images" / "switches", "forky"
 FETCH_DEBS = Path(__file__).resolve().with_name("fetch_debs.sh")
 OLDEST_PYTHON = (3, 11)
 DEPENDENCY_FILES = ("pyproject.toml", "constraints.txt")
@@ -38,6 +40,7 @@ PROGRAMS = {
     "curl": ("curl",),
     "mmdebstrap": ("mmdebstrap",),
     "e2fsprogs": ("mkfs.ext4",),
+    "gcc": ("cc",),
     "iproute2": ("ip",),
     "mount": ("mount", "umount", "losetup"),
     "openssl": ("openssl",),
@@ -112,6 +115,8 @@ def missing_packages(*, rig: bool) -> list[str]:
             found.append("busybox-static")
         if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").is_file():
             found.append("debian-archive-keyring")
+        if not Path("/usr/include/stdio.h").is_file():
+            found.append("libc6-dev")
     return sorted(found)
 
 
@@ -186,18 +191,29 @@ def _works(python: Path) -> bool:
 # The rig
 
 
-def missing_roots(suites: Sequence[str]) -> list[str]:
-    if not suites:
-        return []
+def builder() -> ModuleType:
+    """images/node/build.py, which belongs to no package."""
     spec = importlib.util.spec_from_file_location("stoker_node_build", BUILD_ROOT)
     assert spec is not None
     assert spec.loader is not None
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
+    return build
+
+
+def missing_roots(suites: Sequence[str]) -> list[str]:
+    if not suites:
+        return []
+    build = builder()
     unknown = sorted(set(suites) - set(build.suites()))
     if unknown:
         raise UnfitError(f"unknown suites: {', '.join(unknown)}; there are {', '.join(build.suites())}")
     return [suite for suite in suites if not build.root_path(suite).is_dir()]
+
+
+def missing_switches(suites: Sequence[str]) -> bool:
+    """Say whether the root with what plays switches has to be made; without a node there is nobody to plug in."""
+    return bool(suites) and not builder().root_path(SWITCHES_SUITE, image=SWITCHES).is_dir()
 
 
 def fetched_tools_are_fresh() -> bool:
@@ -223,6 +239,9 @@ def steps(*, suites: Sequence[str], rig: bool) -> list[Step]:
     if roots:
         build: list[str | Path] = [sys.executable, BUILD_ROOT, *roots]
         found.append(Step(f"node roots: {' '.join(roots)}", True, lambda: run(build)))
+    if rig and missing_switches(suites):
+        switches: list[str | Path] = [sys.executable, BUILD_ROOT, "--image", SWITCHES, SWITCHES_SUITE]
+        found.append(Step("the root with lldpd, ibsim and opensm", True, lambda: run(switches)))
     return found
 
 

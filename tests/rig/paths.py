@@ -27,7 +27,7 @@ def check_names() -> None:
         raise RigError(f"the rig cannot work in {str(REPOSITORY)!r}: move the repository to a path of plain characters")
 
 
-def node_root(suite: str) -> Path:
+def node_root(suite: str, image: Path = NODE_IMAGE) -> Path:
     """The cached root filesystem of `suite`, as images/node/build.py names it."""
     check_names()
     spec = importlib.util.spec_from_file_location("stoker_node_build", NODE_IMAGE / "build.py")
@@ -36,10 +36,15 @@ def node_root(suite: str) -> Path:
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
     override = os.environ.get("STOKER_RIG_ROOTS")
-    root = Path(build.root_path(suite, Path(override) if override else build.DEFAULT_CACHE))
+    root = Path(build.root_path(suite, Path(override) if override else build.DEFAULT_CACHE, image))
     if not root.is_dir():
         raise MissingToolError(f"no root for {suite} at {root}; run `make bootstrap SUITES={suite}`")
     return root
+
+
+def switches_root() -> Path:
+    """The root filesystem with what plays switches: lldpd, ibsim, opensm and the tools that ask them."""
+    return node_root("forky", REPOSITORY / "images" / "switches")
 
 
 def tool(name: str, package: str) -> str:

@@ -31,10 +31,15 @@ class PortItem(msgspec.Struct, frozen=True):
 
     @property
     def up(self) -> bool | None:
-        """Say whether its link is up; None where nobody says."""
+        """Say whether its link is up; None where nobody says. RDMA over Ethernet needs a carrier."""
         if self.rdma is not None and self.rdma.state != "unknown":
-            return self.rdma.state == "active"
+            return self.rdma.state == "active" and not self.without_carrier
         return self.net.up if self.net is not None else None
+
+    @property
+    def without_carrier(self) -> bool:
+        """Say whether its network device has lost the carrier."""
+        return self.layer == "ethernet" and self.net is not None and self.net.up is False
 
     @property
     def gbps(self) -> float:

@@ -197,6 +197,8 @@ class _Builder:
         )
         if rdma is not None:
             found.physical, found.guid = rdma.physical, rdma.guid
+            if port.without_carrier and rdma.state == "active":
+                found.state, found.physical = "down", "no carrier"
             found.width, found.speed = rdma.rate.width, rdma.rate.speed
             found.lid, found.sm_lid = rdma.lid, rdma.sm_lid
             found.gids = [each.gid for each in rdma.gids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,6 +61,7 @@ class Sources:
         self._files = FileSources()
         self._nvidia, self._fabric, self._contents = AskNvidia(self._files), AskFabric(), contents
         self._seen_ports = Ports()
+        self._ports_were_read = asyncio.Event()
         self._seen_links: Fingerprint = ()
         self._collect: dict[str, Callable[[], Awaitable[Any]]] = {
             "tree": self._blocking("tree", _read_tree, settings.root),
@@ -136,7 +138,10 @@ class Sources:
     async def _read_ports(self) -> Ports:
         by_subnet = any("subnet=" in rule for rule in self._settings.rules)
         timeout, root = self._settings.read_timeout, self._settings.root
-        self._seen_ports, self._seen_links = await self._ports.call(timeout, root, by_subnet, self._seen_ports)
+        try:
+            self._seen_ports, self._seen_links = await self._ports.call(timeout, root, by_subnet, self._seen_ports)
+        finally:
+            self._ports_were_read.set()
         self._listener.watch({net.name: net.up for net in self._seen_ports.nets if net.layer == "ethernet"})
         return self._seen_ports
 
@@ -151,6 +156,8 @@ class Sources:
         return await self._nvidia.tool(self._settings)
 
     async def _ask_peers(self) -> AskedPeers:
+        async with asyncio.timeout(self._settings.read_timeout):
+            await self._ports_were_read.wait()
         return await self._fabric.peers(self._settings, self._seen_ports)
 
     async def _read_contents(self) -> Contents:

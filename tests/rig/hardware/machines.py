@@ -67,6 +67,8 @@ class FakeNic:
     lanes: int = 16
     default_route: bool = False
     switch: Switch | None = None
+    port_guid: str = ""
+    """Of its port, if that is not the adapter's own."""
     ecn: tuple[int, ...] | None = None
     """Priorities for which its driver shows congestion control in files."""
     counters: dict[str, int] = field(default_factory=dict)
@@ -272,6 +274,27 @@ def gb200(name: str = "gb200-01") -> Machine:
     return Machine(
         name, ("0-71", "72-143"), "", 960, gpus=gpus, nics=(*nics, management), nvlink="NV18", driver="580.173.02"
     )  # fmt: skip
+
+
+def gb200_rack(trays: int = 18, name: str = "gb200") -> tuple[Machine, ...]:
+    """A rack of compute trays: one NVLink domain, and a switch of InfiniBand for each of the four rails."""
+    return tuple(_in_rack(gb200(f"{name}-{tray:02}"), tray) for tray in range(1, trays + 1))
+
+
+def _in_rack(machine: Machine, tray: int) -> Machine:
+    nics = []
+    for nic in machine.nics:
+        switch = nic.switch
+        if switch is not None and nic.layer == "InfiniBand":
+            switch = replace(switch, port=str(tray))
+        nics.append(replace(nic, number=tray * 8 + nic.number, switch=switch))
+    return replace(machine, nics=tuple(nics))
+
+
+def renamed(machine: Machine, prefix: str) -> Machine:
+    """Return a machine whose network devices have names of their own, for devices that are to be real here."""
+    nics = tuple(replace(nic, netdev=f"{prefix}{nic.netdev}") if nic.netdev else nic for nic in machine.nics)
+    return replace(machine, nics=nics)
 
 
 def mi300(name: str = "mi300-01") -> Machine:

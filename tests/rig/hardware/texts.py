@@ -61,33 +61,62 @@ def topo_m(machine: Machine) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ibnetdiscover(machine: Machine, *, named: bool = True) -> str:
-    """Return a dump of the fabric, as this machine's NICs see it; *named*: somebody has named its adapters."""
-    ports: dict[tuple[str, str], list[FakeNic]] = {}
-    for nic in machine.nics:
-        if nic.switch is not None and nic.layer == "InfiniBand" and nic.up:
-            ports.setdefault((nic.switch.chassis, nic.switch.name), []).append(nic)
+SPINE = "2c5eab0400b80000"
+
+
+def ibnetdiscover(*machines: Machine, named: bool = True, spine: bool = False) -> str:
+    """Return a dump of the fabric, as far as these machines' NICs hang on it.
+
+    *named*: somebody has named its adapters; *spine*: one more switch joins all others.
+    """
+    ports: dict[tuple[str, str], list[tuple[Machine, FakeNic]]] = {}
+    for machine in machines:
+        for nic in machine.nics:
+            if nic.switch is not None and nic.layer == "InfiniBand" and nic.up:
+                ports.setdefault((nic.switch.chassis, nic.switch.name), []).append((machine, nic))
     lines = ["#", "# Topology file: generated on Wed Aug  6 16:11:23 2025", "#"]
-    for (guid, name), nics in sorted(ports.items()):
+    for (guid, name), adapters in sorted(ports.items()):
+        places = _places([nic for _, nic in adapters])
         lines += [
             "",
             f"switchguid=0x{guid}({guid})",
             f'Switch\t65 "S-{guid}"\t\t# "{name}" enhanced port 0 lid 3 lmc 0',
         ]
-        lines += [f'[{port}]\t"H-{nic.guid}"[1]({nic.guid}) \t\t# "{_description(machine, nic, named)}" '
-                  f"lid {0x100 + nic.number} {nic.width}x{nic.speed}"
-                  for nic in nics if nic.switch is not None and (port := _shifted(nics, nic))]  # fmt: skip
-        for nic in nics:
+        for (machine, nic), place in zip(adapters, places, strict=True):
+            description = _description(machine, nic, named)
+            lines.append(
+                f'[{place}]\t"H-{nic.guid}"[1]({nic.guid}) \t\t# "{description}" '
+                f"lid {0x100 + nic.number} {nic.width}x{nic.speed}"
+            )
+        for (machine, nic), place in zip(adapters, places, strict=True):
             description = _description(machine, nic, named)
             lines += ["", f"caguid=0x{nic.guid}", f'Ca\t1 "H-{nic.guid}"\t\t# "{description}"']
-            peer = f'"S-{guid}"[{_shifted(nics, nic)}]'
+            peer = f'"S-{guid}"[{place}]'
             lines.append(f'[1]({nic.guid}) \t{peer}\t\t# lid 7 lmc 0 "{name}" lid 3 {nic.width}x{nic.speed}')
+        if spine:
+            up = sorted(ports).index((guid, name)) + 1
+            leaf = next(place for place, line in enumerate(lines) if line.startswith(f'Switch\t65 "S-{guid}"'))
+            lines.insert(leaf + 1, f'[64]\t"S-{SPINE}"[{up}]\t\t# "MF0;spine:MQM9700/U1" lid 2 4xNDR')
+    if spine:
+        head = f'Switch\t65 "S-{SPINE}"\t\t# "MF0;spine:MQM9700/U1" lid 2 lmc 0'
+        lines += ["", f"switchguid=0x{SPINE}({SPINE})", head]
+        lines += [
+            f'[{place}]\t"S-{guid}"[64]\t\t# "{name}" lid 3 4xNDR'
+            for place, (guid, name) in enumerate(sorted(ports), start=1)
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _shifted(nics: list[FakeNic], nic: FakeNic) -> int:
-    assert nic.switch is not None
-    return int(nic.switch.port) + nics.index(nic)
+def _places(nics: list[FakeNic]) -> list[int]:
+    """Return the ports of a switch that NICs hang on; where two say the same, the second has the next that is free."""
+    taken: list[int] = []
+    for nic in nics:
+        assert nic.switch is not None
+        place = int(nic.switch.port)
+        while place in taken:
+            place += 1
+        taken.append(place)
+    return taken
 
 
 def _description(machine: Machine, nic: FakeNic, named: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.rig.hardware.files import FakeFiles
@@ -51,6 +52,15 @@ def lay_out(machine: Machine, root: Path) -> Path:
 def port_folder(root: Path, nic: FakeNic) -> Path:
     """Return where the values of an RDMA port are, to be changed."""
     return root / "sys/class/infiniband" / nic.rdma / "ports/1"
+
+
+def use_real_carriers(root: Path, devices: Iterable[str]) -> None:
+    """Have network devices that are laid out below *root* show the carrier of this machine's devices of that name."""
+    for device in devices:
+        for name in ("carrier", "operstate", "carrier_down_count"):
+            path = root / "sys/class/net" / device / name
+            path.unlink(missing_ok=True)
+            path.symlink_to(f"/sys/class/net/{device}/{name}")
 
 
 def set_link(root: Path, nic: FakeNic, *, up: bool) -> None:
@@ -108,8 +118,9 @@ class _Layer:
         folder = f"{device}/infiniband/{nic.rdma}"
         port = f"{folder}/ports/1"
         self._enter("infiniband", folder, device)
-        half = nic.guid
-        words = ":".join(half[at : at + 4] for at in range(0, 16, 4))
+        words, port_words = (
+            ":".join(guid[at : at + 4] for at in range(0, 16, 4)) for guid in (nic.guid, nic.port_guid or nic.guid)
+        )
         self.files.put(
             folder, {"node_guid": words, "sys_image_guid": words, "fw_ver": "28.43.2026", "hca_type": "MT4129"}
         )
@@ -125,7 +136,9 @@ class _Layer:
         }
         self.files.put(port, values)
         address = (
-            f"0000:0000:0000:0000:0000:ffff:0a00:{nic.number + 1:04x}" if ethernet else f"fe80:0000:0000:0000:{words}"
+            f"0000:0000:0000:0000:0000:ffff:0a00:{nic.number + 1:04x}"
+            if ethernet
+            else f"fe80:0000:0000:0000:{port_words}"
         )
         self.files.put(f"{port}/gids", {"0": address, "1": "0000:0000:0000:0000:0000:0000:0000:0000"})
         self.files.put(f"{port}/gid_attrs/types", {"0": "RoCE v2" if ethernet else "IB"})

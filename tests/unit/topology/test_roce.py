@@ -110,3 +110,17 @@ def test_a_bond_is_one_interface_with_two_cables() -> None:
 @pytest.mark.parametrize("rails", [8])
 def test_a_bond_moves_no_rail(rails: int) -> None:
     assert [nic.rail for nic in bonded().nics if nic.use == "compute"] == list(range(rails))
+
+
+def test_a_port_whose_network_device_lost_its_carrier_is_down_whatever_its_driver_says() -> None:
+    seen = observe(h100_roce())
+    nets = tuple(
+        msgspec.structs.replace(net, up=net.name != "rail2", gbps=0.0 if net.name == "rail2" else net.gbps)
+        for net in seen.hardware.nets
+    )
+    report = build(msgspec.structs.replace(seen, hardware=msgspec.structs.replace(seen.hardware, nets=nets)), THEN)
+    port = report.nics[2].ports[0]
+    assert (port.state, port.physical, port.health.state, port.gbps) == ("down", "no carrier", "down", 0)
+    assert [(found.code, found.message) for found in report.findings] == [
+        ("LinkDown", "port 1 of mlx5_2 (compute) is down: no carrier")
+    ]
