@@ -98,7 +98,7 @@ async def test_names_stand_for_containers_that_run(tmp_path: Path) -> None:
         with pytest.raises(Conflict):
             await names.targets("app", ())
         await house.runtime.containers.stop(lone, 0)
-        while (await house.service.pod("shop/db")).info.containers[0].phase == "Running":
+        while (await house.service.pod("shop/db")).info.containers[0].phase == "Running":  # noqa: ASYNC110
             await asyncio.sleep(0)  # the event is on its way
         with pytest.raises(NotFound, match="no container that runs"):
             await names.targets("shop/db", ())
