@@ -13,7 +13,7 @@ import pytest
 from stoker.client import Client
 from stoker.objects.checkpoints import CheckpointRequest, Operation
 from tests.conformance.subject import eventually
-from tests.integration.checkpoint_scene import COUNT, LARGE, apart
+from tests.integration.checkpoint_scene import COUNT, LARGE, apart, read
 from tests.integration.conftest import MakeStokerd
 from tests.rig.node import Node
 from tests.rig.pods import BareCri
@@ -60,6 +60,9 @@ async def test_from_a_checkpoint_to_clones_and_an_image(make_stokerd: MakeStoker
         container = await bare.run(pod, "app", command=["sh", "-c", COUNT], linux=apart())
         name = f"{pod.config.metadata.namespace}/{pod.name}"
         assert (await cli(stokerd, "checkpoint", "ls")).stdout == ""
+        async with stokerd.client() as client:
+            able = {each.name for each in (await client.node()).capabilities if each.available}
+        assert {"checkpoint", "clone", "clone-lazy", "commit"} <= able
 
         made = await cli(stokerd, "checkpoint", "create", name, "app", "--name", "first", "--label", "a=1")
         assert "frozen" in made.stdout
@@ -95,14 +98,27 @@ async def test_from_a_checkpoint_to_clones_and_an_image(make_stokerd: MakeStoker
         assert int(await bare.exec(copy, "cat", "/count")) >= now
         assert "COMMITTED=yes" in await bare.exec(copy, "env")
 
+        await as_json(stokerd, "checkpoint", "create", f"{name}/app", "--name", "parked", "--stop")
+        restored = await as_json(stokerd, "restore", "parked")
+        assert (restored["phase"], restored["desired"]) == ("Succeeded", 1)
+        (back,) = restored["clones"]
+        assert back["podId"] == pod.id
+        await eventually("it counts on in its place", lambda: further(back["pid"], now))
+        await cli(stokerd, "clone", "rm", back["id"])
+        await cli(stokerd, "checkpoint", "rm", "parked")
+
         await cli(stokerd, "clone", "rm", first)
         await cli(stokerd, "clone", "rm", "--of", "first")
         await cli(stokerd, "checkpoint", "rm", "first")
         assert await as_json(stokerd, "checkpoint", "ls") == []
         assert second not in (await cli(stokerd, "clone", "ls")).stdout
         kinds = [each["kind"] for each in await as_json(stokerd, "operations")]
-        assert kinds == ["Commit", "Clone", "Verify", "Checkpoint"]
+        assert kinds == ["Restore", "Checkpoint", "Commit", "Clone", "Verify", "Checkpoint"]
         assert left(directory) == []
+
+
+async def further(pid: int, than: int) -> bool:
+    return int(await asyncio.to_thread(read, f"/proc/{pid}/root/count") or 0) > than
 
 
 async def test_stokerd_killed_in_the_middle(make_stokerd: MakeStokerd, clean_node: Node) -> None:
