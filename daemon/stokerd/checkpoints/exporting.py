@@ -55,6 +55,9 @@ class Package(msgspec.Struct, frozen=True):
     place: Path
     shm: str = ""
 
+    def pack_shm(self, write: Write, stop: Stop) -> None:
+        pack_layer(self.shm, write, stop)
+
 
 class Exporter:
     """Writes checkpoints out."""
@@ -122,7 +125,7 @@ class Exporter:
         pieces[plans.ROOT] = measured(roots.pack, stop)
         shm = str(place / shelves.SHM) if manifest.shm_digest else ""
         if shm:
-            pieces[plans.SHM] = measured(lambda write, stop: _pack(shm, write, stop), stop)
+            pieces[plans.SHM] = measured(lambda write, stop: pack_layer(shm, write, stop), stop)
         return Package(Contents(plans.FORMAT, manifest, pieces), roots, documents, place, shm)
 
 
@@ -144,26 +147,25 @@ def write_archive(package: Package, write: Write, stop: Stop) -> None:
     body = msgspec.json.encode(package.contents)
     _file(plans.CONTENTS, len(body), write)
     _data(body, write)
-    for name, document in package.documents.items():
-        _file(name, len(document), write)
-        _data(document, write)
-    write_images(package, write, stop, plans.IMAGES)
+    write_memory(package, write, stop)
     _file(plans.ROOT, package.contents.pieces[plans.ROOT].size, write)
     package.roots.pack(write, stop)
     write(padding(package.contents.pieces[plans.ROOT].size))
     if package.shm:
         _file(plans.SHM, package.contents.pieces[plans.SHM].size, write)
-        _pack(package.shm, write, stop)
+        package.pack_shm(write, stop)
         write(padding(package.contents.pieces[plans.SHM].size))
     write(END)
 
 
-def write_images(package: Package, write: Write, stop: Stop, prefix: str = "") -> None:
-    """Write CRIU's images as members of an archive."""
+def write_memory(package: Package, write: Write, stop: Stop) -> None:
+    """Write documents and CRIU's images as members of an archive, without its end."""
+    for name, document in package.documents.items():
+        _file(name, len(document), write)
+        _data(document, write)
     for name, piece in sorted(package.contents.memory.items()):
-        path = package.place / shelves.IMAGES / name
-        _file(f"{prefix}{name}", piece.size, write)
-        _copy(path, piece.size, write, stop)
+        _file(f"{plans.IMAGES}{name}", piece.size, write)
+        _copy(package.place / shelves.IMAGES / name, piece.size, write, stop)
         write(padding(piece.size))
 
 
@@ -178,10 +180,6 @@ def _copy(path: Path, size: int, write: Write, stop: Stop) -> None:
                 raise CheckpointDamaged(f"{path.name} is shorter than it was", hint="stoker checkpoint verify")
             write(data)
             left -= len(data)
-
-
-def _pack(shm: str, write: Write, stop: Stop) -> None:
-    pack_layer(shm, write, stop)
 
 
 def _file(name: str, size: int, write: Write) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableSet
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableSet
 from datetime import datetime
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class Importer:
 
     async def land(self, contents: Contents, wish: ImportWish, fill: Fill) -> Manifest:
         """Make a checkpoint of what *fill* brings; whatever fails, nothing is left."""
-        parent = await self._parent(contents.manifest)
+        parent = await self.parent(contents.manifest)
         now = self._clock()
         identity = new_id(now)
         self._under_way.add(identity)
@@ -178,7 +178,7 @@ class Importer:
         await in_thread(threading.Event(), lambda: self._shelf.seal(manifest))
         return manifest
 
-    async def _parent(self, manifest: Manifest) -> str:
+    async def parent(self, manifest: Manifest) -> str:
         """Return the snapshot that the root stands on: that of the image which it says, and no other one."""
         image = manifest.source.image_digest
         try:
@@ -214,9 +214,10 @@ class Landing:
         self.documents: dict[str, bytes] = {}
         self.root_bytes = self.root_entries = 0
 
-    def archive(self, reader: TarReader, stop: Stop) -> None:
-        """Take the rest of an archive whose first entry was read."""
-        outer = OuterPlan(self._contents)
+    def archive(self, reader: TarReader, stop: Stop, *, but: Collection[str] = ()) -> None:
+        """Take the rest of an archive whose first entry was read; it has all that was announced *but* some."""
+        pieces = {name: piece for name, piece in self._contents.pieces.items() if name not in but}
+        outer = OuterPlan(replace(self._contents, pieces=pieces))
         for member in reader.members():
             name, piece = outer.expect(member)
             data = Counted(reader.data())
@@ -236,6 +237,12 @@ class Landing:
         with (self._place / shelves.IMAGES / name).open("xb") as file:
             while data := read(1 << 20):
                 file.write(data)
+
+    def tree(self, name: str, read: Read, stop: Stop) -> None:
+        """Take the root filesystem, or /dev/shm, that comes alone."""
+        data = Counted(iter(lambda: read(1 << 20), b""))
+        (self.root if name == plans.ROOT else self.shm)(data.read, stop)
+        data.finish(name, self._contents.pieces[name].digest)
 
     def root(self, read: Read, stop: Stop) -> None:
         plan = TreePlan(replace(self._limits, bytes=self._contents.pieces[plans.ROOT].size))
