@@ -98,7 +98,8 @@ def check_machine() -> None:
 def mmdebstrap_command(suite: str, target: Path, image: Path = HERE) -> list[str]:
     options = [f"--aptopt={option}" for option in recipe(image)["apt"]["options"]]
     include = ",".join(packages(suite, image))
-    return ["mmdebstrap", "--mode=root", "--variant=essential", *options, f"--include={include}", suite, str(target)]
+    variant = recipe(image).get("variant", "essential")
+    return ["mmdebstrap", "--mode=root", f"--variant={variant}", *options, f"--include={include}", suite, str(target)]
 
 
 def run_mmdebstrap(suite: str, target: Path, log: Path, image: Path = HERE) -> None:

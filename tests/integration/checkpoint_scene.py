@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cri_stubs.cri.v1 import runtime_pb2 as cri
+from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.cloning import CLONE_LABEL
 from stokerd.checkpoints.model import CHECKPOINT_LABEL
 from stokerd.checkpoints.preflight import Facts
@@ -52,23 +53,30 @@ class Scene:
     directory: Path
     pod: RigPod
     container: str
+    file: str = "count"
 
-    async def count(self) -> int:
-        """Read how far it is, off its root: what is frozen answers no command."""
+    async def text(self, name: str) -> str:
+        """Read a file off its root: what is frozen answers no command."""
         record = await self.runtime.records.get(self.container)
         assert record is not None
         (mount,) = await self.runtime.snapshots.mounts(record.snapshot_key)
         upper = next(each.partition("=")[2] for each in mount.options if each.startswith("upperdir="))
-        text = await asyncio.to_thread(read, f"{self.runtime.info.host_root}{upper}/count")
-        return int(text or 0)
+        return await asyncio.to_thread(read, f"{self.runtime.info.host_root}{upper}/{name}")
 
-    async def goes_on(self) -> int:
+    async def count(self) -> int:
+        """Return how far it is."""
+        return int(await self.text(self.file) or 0)
+
+    async def goes_on(self, timeout: float = 10) -> int:
         """Return the count when it has grown."""
         before = await self.count()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(timeout):
             while (now := await self.count()) <= before:  # noqa: ASYNC110 - the program tells nobody
                 await asyncio.sleep(0.01)
         return now
+
+    async def clone(self, clone: str) -> Clone:
+        return next(each for each in await self.checkpoints.clones() if each.id == clone)
 
     async def state(self) -> str:
         task = await self.runtime.tasks.get(self.container)
@@ -145,11 +153,11 @@ def of_clone(here: Scene, clone: str) -> Scene:
     return replace(here, container=clone)
 
 
-async def counted(here: Scene, snapshot: str) -> int:
+async def counted(here: Scene, snapshot: str, file: str = "count") -> int:
     """Read the count off the root filesystem of a checkpoint."""
     labels = {CHECKPOINT_LABEL: "test"}
     (mount,) = await here.runtime.snapshots.view("view-of-test", snapshot, labels=labels)
     lower = next(each.partition("=")[2] for each in mount.options if each.startswith("lowerdir=")).split(":")[0]
-    text = await asyncio.to_thread(read, f"{here.runtime.info.host_root}{lower}/count")
+    text = await asyncio.to_thread(read, f"{here.runtime.info.host_root}{lower}/{file}")
     await here.runtime.snapshots.remove("view-of-test")
     return int(text)

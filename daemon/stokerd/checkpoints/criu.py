@@ -58,6 +58,7 @@ class Tuning(msgspec.Struct, frozen=True):
     tcp: TcpMode = "refuse"
     skip_network_lock: bool = False
     lazy_pages: bool = False
+    external_unix_sockets: bool = False
     ghost_limit: int = 0
     link_remap: bool = False
 
@@ -78,8 +79,12 @@ def config(version: Version, step: Step, tuning: Tuning) -> str:
         lines.append("tcp-close")
     elif tuning.tcp == "established":
         lines.append("tcp-established")
-    if step == "restore" and tuning.lazy_pages:
-        lines.append("lazy-pages")
+    if step == "restore":  # what the dump was allowed to take, which containerd hands on for the dump alone
+        lines.append("file-locks")
+        if tuning.external_unix_sockets:
+            lines.append("ext-unix-sk")
+        if tuning.lazy_pages:
+            lines.append("lazy-pages")
     if step == "dump" and tuning.ghost_limit:
         lines.append(f"ghost-limit {tuning.ghost_limit}")
     if step == "dump" and tuning.link_remap:

@@ -14,6 +14,7 @@ from stokerd.checkpoints.cloning import CONTAINER_LABEL, IMAGE_LABEL, POD_LABEL,
 from stokerd.checkpoints.digests import tree_digest
 from stokerd.checkpoints.ending import in_thread
 from stokerd.checkpoints.manifest import VERSION, Manifest, Part, Root, Source
+from stokerd.checkpoints.mending import FILES, mended
 from stokerd.checkpoints.preparing import Job
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import node_of
@@ -37,6 +38,7 @@ class Describer:
             self._shelf.write(job.id, shelves.SPEC, job.record.spec.value)
             self._shelf.write(job.id, shelves.RECORD, msgspec.msgpack.encode(job.record))
             self._shelf.write(job.id, shelves.FILES, msgspec.json.encode(self._sandbox_files(job)))
+            self._mend(job.id)
             place = self._shelf.path(job.id, shelves.SHM)
             return self._shelf.parts(job.id), tree_digest(str(place), stop.is_set) if shm else ""
 
@@ -59,7 +61,16 @@ class Describer:
             tcp=job.wish.tcp,
             labels=job.wish.labels,
             group=job.group,
+            external_unix_sockets=job.wish.external_unix_sockets,
         )
+
+    def _mend(self, checkpoint: str) -> None:
+        """Put right what CRIU would restore otherwise than it was."""
+        path = self._shelf.path(checkpoint, shelves.IMAGES, FILES)
+        with contextlib.suppress(FileNotFoundError):
+            new = mended(path.read_bytes())
+            if new is not None:
+                path.write_bytes(new)
 
     async def _source(self, job: Job) -> Source:
         """Say what it was. A container of ours says of itself which of CRI's it stands for."""

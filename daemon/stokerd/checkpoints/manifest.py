@@ -79,6 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     tcp: str = "refuse"
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     group: str = ""
+    external_unix_sockets: bool = False
 
     @property
     def bytes(self) -> int:

@@ -79,6 +79,11 @@ _SAYINGS = (
     ),
     _Saying(r"Unsupported mapping|\(chr \d+:\d+\)", "a device is open that CRIU has no plugin for"),
     _Saying(r"Can't dump file \d+ of that type", "a file of a kind that CRIU cannot keep is open"),
+    _Saying(
+        r"Can't get rlimit \d+: Operation not permitted",
+        "CRIU may not look at processes of other users than root",
+        "give containerd CAP_SYS_RESOURCE, which its service has by default",
+    ),
     _Saying(r"cpu: ", "the processor lacks what the checkpoint needs", "restore on a node of the same kind"),
     _Saying(r"has bad (?:size|mode|build-ID)", "a file is not the one that the process had open"),
     _Saying(

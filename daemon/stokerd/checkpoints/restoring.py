@@ -110,7 +110,12 @@ class Restorer:
         """Write what the clone has instead of its pod's files, and CRIU's configuration. In a thread."""
         version = parse_version(self._runtime.info.criu_version)
         kept = plan.manifest.tcp == "established"
-        tuning = Tuning("established" if kept else "close", skip_network_lock=not kept, lazy_pages=plan.lazy)
+        tuning = Tuning(
+            "established" if kept else "close",
+            skip_network_lock=not kept,
+            lazy_pages=plan.lazy,
+            external_unix_sockets=plan.manifest.external_unix_sockets,
+        )
         (self._shelf.clone_path(clone.id) / shelves.WORK).mkdir(mode=0o700)
         self._shelf.clone_path(clone.id, "criu.conf").write_text(config(version, "restore", tuning), encoding="utf-8")
         mounted: dict[str, str] = {}

@@ -39,9 +39,11 @@ class TestCriu:
         assert config(Version(4, 1, 1), "dump", tuning) == "tcp-close\n"
         assert config(Version(3, 17), "dump", tuning) == ""
 
-    def test_lazy_pages_are_for_restores(self) -> None:
+    def test_each_step_has_its_own(self) -> None:
         tuning = Tuning(lazy_pages=True, ghost_limit=1 << 20, link_remap=True, tcp="established")
-        assert config(Version(4, 2), "restore", tuning) == "tcp-established\nlazy-pages\n"
+        assert config(Version(4, 2), "restore", tuning) == "tcp-established\nfile-locks\nlazy-pages\n"
+        outside = Tuning(external_unix_sockets=True)
+        assert config(Version(4, 2), "restore", outside) == "file-locks\next-unix-sk\n"
         assert config(Version(4, 2), "dump", tuning) == "tcp-established\nghost-limit 1048576\nlink-remap\n"
 
     def test_the_files_are_read_too(self) -> None:
