@@ -37,20 +37,29 @@ if TYPE_CHECKING:
 )
 @click.option("--wait", is_flag=True, help="Wait until everything is done.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("-n", "--namespace", metavar="NAME", help="With --server: of objects that name none; default: default.")
 @global_options
 @pass_console
-def apply(console: Console, files: tuple[str, ...], wait: bool, dry_run: bool) -> int:
+def apply(console: Console, files: tuple[str, ...], wait: bool, dry_run: bool, namespace: str | None) -> int:
     """Make requests of the objects in files: ContainerRecreateRequest, ImagePullJob, ImageListPullJob, Checkpoint,
     Commit.
 
     All files are read and checked before the first request is made. But for ImagePullJobs, an object that was applied
     before, with the same name and content, is the same request for as long as stokerd knows it.
+
+    With --server they become objects of the coordinator, of any kind that it has; one that is there is changed.
     """
     from stoker.manifests import read_objects
 
     if wait and dry_run:
         raise click.UsageError("--wait and --dry-run exclude each other")
     check_stdin_once(files, from_stdin=False)
+    if console.server:
+        from stoker.cli.server_apply import apply_to_server
+
+        if wait:
+            raise click.UsageError("--wait is for this node's stokerd; see: stoker --server ... watch")
+        return apply_to_server(console, files, dry_run=dry_run, namespace=namespace)
     wishes: list[Wish] = []
     for file in files:
         found = read_objects(file)

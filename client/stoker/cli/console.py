@@ -44,6 +44,10 @@ class Console:
     """The global options, and what follows from them."""
 
     socket: Path = field(default_factory=lambda: Path(os.environ.get("STOKER_SOCKET") or DEFAULT_SOCKET))
+    server: str = field(default_factory=lambda: os.environ.get("STOKER_SERVER", ""))
+    """Of a coordinator; empty: stokerd on this node is meant."""
+    server_given: bool = False
+    """On the command line: who says that must not get this node's answer."""
     json: bool = False
     no_color: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -62,6 +66,8 @@ class Console:
 
     def call(self, request: Callable[[Client], Awaitable[T]]) -> T:
         """Return what *request* gets from stokerd; ClientError."""
+        if self.server_given:
+            raise click.UsageError("this command is about this node, and --server means a coordinator: leave it out")
         import asyncio  # late, like the client: --help needs neither
 
         from stoker.client import Client
@@ -178,6 +184,12 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return store
 
 
+def _store_server(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value:
+        console = context.ensure_object(Console)
+        console.server, console.server_given = value, True
+
+
 def global_options(command: F) -> F:
     """Add the global options, so that they may stand before the command's name and after it."""
     for option in (
@@ -190,6 +202,13 @@ def global_options(command: F) -> F:
         ),
         click.option(
             "--json", is_flag=True, expose_value=False, callback=_store("json"), help="Print JSON instead of text."
+        ),
+        click.option(
+            "--server",
+            metavar="URL",
+            expose_value=False,
+            callback=_store_server,
+            help="A coordinator, not this node's stokerd; default $STOKER_SERVER. Its token: $STOKER_TOKEN_FILE.",
         ),
         click.option(
             "--socket",

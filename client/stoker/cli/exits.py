@@ -27,7 +27,7 @@ Exit codes:
   0    done
   1    some or all of it failed
   2    the command line or a file is malformed
-  3    stokerd cannot be reached
+  3    stokerd, or the coordinator, cannot be reached
   4    not enough disk space
   5    there is no such image, job, pin, pod, container, checkpoint, clone, request or device
   6    refused: by a limit, a pin, a running container or a permission
@@ -53,11 +53,13 @@ _OF_REASON = {
 }
 _OF_STATUS = {
     400: USAGE,
+    401: REFUSED,
     403: REFUSED,
     404: NOT_FOUND,
     409: REFUSED,
     413: USAGE,
     415: USAGE,
+    422: USAGE,
     429: REFUSED,
     507: NO_SPACE,
 }

@@ -27,6 +27,9 @@ from stoker.cli.pods import containers, pods, ps
 from stoker.cli.recreate import recreate_group
 from stoker.cli.recreate_requests import cancel_recreate, ls_recreates, show_recreate, watch_recreate
 from stoker.cli.reload import reload
+from stoker.cli.server_get import delete, describe, get, nodes
+from stoker.cli.server_get import jobs as cluster_jobs
+from stoker.cli.server_get import watch as watch_objects
 from stoker.cli.topology import topology
 from stoker.cli.warm import plan, warm, watch
 from stoker.errors import ClientError, ManifestError
@@ -79,7 +82,8 @@ for command in (ls_recreates, show_recreate, watch_recreate, cancel_recreate):
     recreate_group.add_command(command)
 for command in (
     pods, containers, inspect, recreate_group, checkpoint, clone_group, restore, pause, resume, commit, operations,
-    apply, topology, doctor, reload, support_bundle, completion,
+    apply, topology, nodes, cluster_jobs, get, describe, watch_objects, delete, doctor, reload, support_bundle,
+    completion,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(ps)
