@@ -7,7 +7,7 @@ only compared with it; or, for those who trust whoever made it, it is made anew 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -36,18 +36,6 @@ _OPTION = re.compile(r"[a-z]{2,16}(?:=[A-Za-z0-9]{1,20})?")
 _NOT_OPTIONS = frozenset({"rshared", "shared", "bind", "rbind"})
 _NAMESPACES = frozenset({"pid", "ipc", "uts", "mount", "network", "cgroup"})
 _NEEDED = frozenset({"pid", "mount", "network"})
-_MASKED = frozenset(
-    {
-        "/proc/acpi",
-        "/proc/kcore",
-        "/proc/keys",
-        "/proc/latency_stats",
-        "/proc/timer_list",
-        "/proc/sched_debug",
-        "/sys/firmware",
-    }
-)
-_READONLY = frozenset({"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"})
 _DEVICES: tuple[dict[str, Any], ...] = (
     {"allow": False, "access": "rwm"},
     *(
@@ -110,8 +98,8 @@ def trusted(came: Mapping[str, Any], files: Mapping[str, bytes], *, shm: bool) -
             "namespaces": _namespaces(linux.get("namespaces"), causes),
             "resources": _resources(linux.get("resources")),
             "cgroupsPath": "",
-            "maskedPaths": _paths(linux.get("maskedPaths"), _MASKED, "masked", causes),
-            "readonlyPaths": _paths(linux.get("readonlyPaths"), _READONLY, "read-only", causes),
+            "maskedPaths": _paths(linux.get("maskedPaths")),
+            "readonlyPaths": _paths(linux.get("readonlyPaths")),
         },
     }
     if isinstance(linux.get("seccomp"), dict):
@@ -208,11 +196,9 @@ def _resources(resources: object) -> dict[str, Any]:
     return found
 
 
-def _paths(paths: object, least: Collection[str], what: str, causes: list[str]) -> list[str]:
-    found = [each for each in _strings(paths) if each.startswith(("/proc/", "/sys/")) and _WORD.fullmatch(each)]
-    if not set(least) <= set(found):
-        causes.append(f"it has not all {what} paths that a plain one has")
-    return found
+def _paths(paths: object) -> list[str]:
+    """Keep what takes away; that CRIU finds the same mounts again is the archive's own interest."""
+    return [each for each in _strings(paths) if each.startswith(("/proc/", "/sys/")) and _WORD.fullmatch(each)]
 
 
 def _strings(value: object) -> list[str]:

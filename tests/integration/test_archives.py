@@ -1,0 +1,93 @@
+"""Real checkpoints that leave the node and come back: as an archive, and as an artifact of a registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from stokerd.checkpoints.importing import ImportWish
+from stokerd.checkpoints.shipping import Shipper
+from stokerd.registry.client import RegistryClient
+from stokerd.registry.credentials import Credential
+from stokerd.registry.hosts import load_endpoints
+from stokerd.registry.keyring import Keyring
+from stokerd.registry.push_types import Policy
+from tests.integration.checkpoint_scene import COUNT, Scene, counted, of_clone, scene
+from tests.rig.faultproxy import FaultProxy
+from tests.rig.faults import Reset, Status
+from tests.rig.node import Node
+
+pytestmark = pytest.mark.criu
+
+WORK = "mkdir /var/new; rm -r /usr; mkdir /usr; ln -s /etc/passwd /link; echo kept >/var/new/file; "
+FILL = "x=$(head -c 30000000 /dev/urandom | base64); "
+
+
+class Warm:
+    """Pulls as CRI does."""
+
+    def __init__(self, here: Scene) -> None:
+        self._here = here
+
+    async def pull(self, image: str, credentials: Sequence[Credential]) -> None:
+        await self._here.runtime.cri.pull(image)
+
+
+async def pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while data := await asyncio.to_thread(file.read, 1 << 20):
+            yield data
+
+
+async def lives(here: Scene, checkpoint: str, start: int) -> None:
+    """Bring it back, and see it go on."""
+    clone = await here.checkpoints.clone(checkpoint)
+    there = of_clone(here, clone.id)
+    assert start <= await there.goes_on() < start + 5000
+    root = f"/proc/{clone.pid}/root"
+    said = await asyncio.to_thread(
+        here.node.run, "sh", "-c", f"cat {root}/var/new/file; ls {root}/usr; readlink {root}/link"
+    )
+    assert said.stdout.split() == ["kept", "/etc/passwd"]
+    await here.checkpoints.remove_clone(clone.id)
+
+
+async def test_as_a_file_with_a_container_of_this_node_and_as_one_that_is_trusted(node: Node, tmp_path: Path) -> None:
+    async with scene(node, WORK + COUNT) as here:
+        kept = await here.checkpoints.create(here.container)
+        start = await counted(here, kept.root.snapshot)
+        file = tmp_path / "checkpoint.tar.zst"
+        with file.open("wb") as out:
+            async for piece in here.checkpoints.archive(kept.id):
+                out.write(piece)
+        await here.checkpoints.remove(kept.id)
+        for wish in (ImportWish(like=here.container, name="like"), ImportWish(trust=True, name="trusted")):
+            back = await here.checkpoints.receive(pieces(file), wish)
+            assert await counted(here, back.root.snapshot) == start
+            await here.checkpoints.verify(back.id)
+            await lives(here, back.id, start)
+
+
+async def test_through_a_registry_that_breaks_off(node: Node, proxy: FaultProxy) -> None:
+    async with scene(node, WORK + FILL + COUNT) as here, RegistryClient(hosts=load_endpoints) as client:
+        policy = Policy(chunk=4 << 20, attempts=4, pause=0.0)
+        shipper = Shipper(here.runtime, client, Keyring([]), Warm(here), lambda: datetime.now(UTC), policy)
+        kept = await here.checkpoints.create(here.container)
+        start = await counted(here, kept.root.snapshot)
+        name = f"{proxy.address}/checkpoints/counting:v1"
+        proxy.rule(Status(502), path="/blobs/uploads/", method="PATCH", nth=2)
+        done = await shipper.push(await here.checkpoints.exporter(), kept, name)
+        assert done.sent > 20_000_000
+        again = await shipper.push(await here.checkpoints.exporter(), kept, name)
+        assert (again.transferred, again.existing) == (0, done.sent)
+        await here.checkpoints.remove(kept.id)
+        for nth in (3, 6):
+            proxy.rule(Reset(after=200_000), path="/blobs/sha256:", method="GET", nth=nth)
+        back = await shipper.pull(await here.checkpoints.importer(), name, ImportWish(trust=True))
+        await here.checkpoints.verify(back.id)
+        await lives(here, back.id, start)
+        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
