@@ -13,12 +13,15 @@ CHECKPOINT = "checkpoint"
 _SOCKETS_UNKNOWN_TO_CRIU_BEFORE = (4, 2, 0)
 _SINCE_KERNEL = (6, 16)
 _ERROR = re.compile(r"Error \([^)]*\): *(.*)")
+_FENCED = re.compile(r"ptrace.*Operation not permitted")
+"""stokerd's service may trace no process, and so a CRIU that stokerd starts may not: that says nothing about one that
+containerd starts. What the kernel lacks is told before that."""
 _INSTALL = "install the package criu, 4.2 or later"
 
 
 class Checked(msgspec.Struct, frozen=True):
     """What CRIU says of itself on this kernel. ``problem``: why ``criu check`` failed, "" when it did not; ``lazy``:
-    whether it can bring memory back later, None when it was not asked."""
+    whether it can bring memory back later, None when it cannot be asked."""
 
     problem: str = ""
     lazy: bool | None = None
@@ -26,7 +29,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 def problem_of(status: int, output: str) -> str:
     """Return why CRIU does not work here, in its own words, from how ``criu check`` ended."""
-    if status == 0:
+    if status == 0 or _FENCED.search(output):
         return ""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [match.group(1) for line in lines if (match := _ERROR.search(line))]

@@ -17,7 +17,7 @@ async def check(info: RuntimeInfo) -> Checked:
     try:
         whole = await run_on_node(info, ("criu", "check"), timeout=_TIMEOUT)
         if whole.status:
-            return Checked(problem_of(whole.status, _text(whole)))
+            return Checked(problem_of(whole.status, _text(whole)))  # lazy memory cannot be asked for then
         lazy = await run_on_node(info, ("criu", "check", "--feature", "uffd-noncoop"), timeout=_TIMEOUT)
     except CheckpointError as error:
         return Checked(error.message)

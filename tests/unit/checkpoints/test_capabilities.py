@@ -84,6 +84,11 @@ def test_what_is_there_in_part() -> None:
         (1, "odd\n", "odd"),
         (2, "", "it ended with 2"),
         (-11, "", "it was killed by signal 11"),
+        (
+            1,
+            "Error (criu/x.c:179): 2: ptrace(PTRACE_TRACEME) failed: Operation not permitted\nError (criu/y.c:1): no",
+            "",
+        ),
     ],
 )
 def test_in_its_own_words(status: int, output: str, problem: str) -> None:
