@@ -28,6 +28,8 @@ _AHEAD = 4
 _LOOK = 0.2
 _GZIP = 31
 """zlib's window of 15 bits, plus 16 for the form of gzip."""
+_PIECE = 4 << 10
+_DENSE = 0.97
 
 Blocks = Queue["Future[bytes] | None"]
 
@@ -113,5 +115,13 @@ def _presser(compression: Compression, level: int) -> Callable[[bytes], bytes]:
 
 
 def _gzip(block: bytes, level: int) -> bytes:
-    press = zlib.compressobj(level, zlib.DEFLATED, _GZIP)
+    """What gets no smaller is only wrapped: zlib would try for as long as it takes to compress what does."""
+    press = zlib.compressobj(0 if level and _is_dense(block) else level, zlib.DEFLATED, _GZIP)
     return press.compress(block) + press.flush()
+
+
+def _is_dense(block: bytes) -> bool:
+    """Say whether a block is compressed already, or random: judged by some pieces of it."""
+    last = max(len(block) - _PIECE, 0)
+    pieces = b"".join(block[at : at + _PIECE] for at in (0, last // 3, last // 3 * 2, last))
+    return len(zlib.compress(pieces, 1)) > len(pieces) * _DENSE
