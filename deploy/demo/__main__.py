@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.demo import pods
+from deploy.demo import pods, topology
 from deploy.demo.scene import MIB, Scene, Story, check, image_specs, make_scene, publish
 from stoker.client import Client
 from stoker.objects.images import ItemEvent, WarmRequest
@@ -47,6 +47,7 @@ def _play(workdir: Path, *, keep: bool) -> int:
         _pin(scene, story)
         asyncio.run(_survive(scene, story))
         asyncio.run(pods.play(scene, story))
+        asyncio.run(topology.play(scene, story))
         if keep:
             kept = True
             _leave_running(scene)
@@ -56,6 +57,7 @@ def _play(workdir: Path, *, keep: bool) -> int:
     finally:
         if not kept:
             scene.stokerd.stop()
+            scene.hardware.stop()
             scene.node.stop()
             scene.registry.stop()
             cleanup.cleanup()
@@ -76,6 +78,9 @@ def _set_up(scene: Scene, story: Story) -> None:
         size = publish(scene)
         stage.outcome = f"{len(image_specs())} images, {size / MIB:.0f} MiB of layers"
         print(stage.outcome)
+    with story.stage("A machine of files: 8 GPUs, 11 NICs; each hangs on a real lldpd by a real cable") as stage:
+        scene.hardware.start()
+        stage.outcome = f"{len(scene.hardware.switches.cables)} cables"
     with story.stage("stokerd starts") as stage:
         scene.stokerd.start()
         stage.outcome = f"process {scene.stokerd.pid}"
@@ -143,6 +148,7 @@ def _clean(scene: Scene, story: Story, before: Store) -> None:
 
 def _leave_running(scene: Scene) -> None:
     scene.registry.detach()
+    scene.hardware.switches.detach()
     scene.node.detach()
     print(
         f"""
@@ -150,9 +156,10 @@ The node goes on running. Play with it:
   export STOKER_SOCKET={scene.stokerd.socket}
   .venv/bin/stoker image ls
   .venv/bin/stoker image watch
+  .venv/bin/stoker topology --watch
   make rig-shell NAME=demo          # a shell in the node
 Stop it all:
-  kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-clean"""
+  kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-down NAME=demo-switches; make rig-clean"""
     )
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deploy.demo.hardware import Hardware
 from tests.rig.images import ImageSpec, build
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node
@@ -82,6 +83,7 @@ class Scene:
     registry: Registry
     node: Node
     stokerd: Stokerd
+    hardware: Hardware
 
     def name(self, image: str) -> str:
         return f"{self.registry.address}/{image}"
@@ -99,8 +101,13 @@ def make_scene(workdir: Path) -> Scene:
     workdir.mkdir(parents=True, exist_ok=True)
     registry = Registry("demo-registry", workdir=workdir)
     node = Node("demo", "forky", workdir=workdir)
-    settings = {"images": {"disk_reserve": "256MiB", "disk_floor": "128MiB"}, "daemon": {"log_level": "info"}}
-    return Scene(registry, node, Stokerd(node, workdir / "stokerd", settings=settings))
+    hardware = Hardware(workdir)
+    settings = {
+        "images": {"disk_reserve": "256MiB", "disk_floor": "128MiB"},
+        "daemon": {"log_level": "info"},
+        "topology": hardware.settings,
+    }
+    return Scene(registry, node, Stokerd(node, workdir / "stokerd", settings=settings), hardware)
 
 
 def publish(scene: Scene) -> int:

@@ -18,7 +18,7 @@ from tests.rig import paths
 from tests.rig.cgroups import NodeCgroup
 from tests.rig.errors import RigError
 from tests.rig.hardware.machines import Machine, Switch
-from tests.rig.processes import ProcessId, joined, run
+from tests.rig.processes import ProcessId, joined, let_go, run
 from tests.rig.records import Record
 from tests.rig.waiting import until
 
@@ -43,18 +43,39 @@ class LldpSwitches:
         self._root = paths.switches_root()
         self._cgroup = NodeCgroup.planned(name)
         self._record = Record(name, "switches", ProcessId.own(), self._cgroup)
+        self._detached = False
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._switches: dict[str, Switch] = {}
         self.cables: dict[str, Cable] = {}
 
     def __enter__(self) -> Self:
-        self._record.create()
-        self._cgroup.create()
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Make the place for switches; there are none yet."""
+        self._record.create()
+        self._cgroup.create()
+
+    def detach(self) -> None:
+        """Let the switches outlive this object and this process: stop() does nothing any more."""
+        first = ProcessId.of(next(iter(self._processes.values())).pid)
+        assert first is not None
+        self._record.owner = first
+        self._record.save()
+        let_go(self._processes.values())
+        self._processes, self.cables = {}, {}
+        self._detached = True
+
+    def stop(self) -> None:
+        """End all switches, and take their cables away; may be called without start()."""
+        if self._detached:
+            return
         for device in self.cables:
             run(["ip", "link", "del", device], check=False)  # its switch's namespace ends in the kernel's own time
         self._record.destroy()
