@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stoker import toml_settings
 from stoker.toml_settings import SettingsError
+from stoker_coordinator.controllers.fabric_settings import FabricSettings
 from stoker_coordinator.errors import ConfigError
 from stoker_coordinator.nodes.settings import LinkSettings
 from stoker_coordinator.settings import ApiSettings, CoordinatorSettings, StoreSettings, address, is_loopback
@@ -22,6 +23,7 @@ class Settings:
     api: ApiSettings = field(default_factory=ApiSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
+    fabric: FabricSettings = field(default_factory=FabricSettings)
 
 
 def load(path: Path | None) -> Settings:

@@ -21,6 +21,8 @@ from stoker_coordinator.audit import Audit
 from stoker_coordinator.auth import Tokens
 from stoker_coordinator.configuration import Settings
 from stoker_coordinator.controllers.crons import Crons
+from stoker_coordinator.controllers.fabric_memory import FabricMemory
+from stoker_coordinator.controllers.fabrics import Fabrics
 from stoker_coordinator.controllers.imagejobs import ImageJobs
 from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.placing import Placing
@@ -142,26 +144,33 @@ async def compose(
         version=version,
         problems=problems,
     )
+    informer = Informer(store, _FOLLOWED)
+    memory = FabricMemory(directory / "fabric.db")
+    fabrics = Fabrics(store, informer, memory, settings.fabric, clock=_now)
+    await fabrics.open()
+    stack.push_async_callback(memory.close)
+    nodes.add_listener(fabrics)
     parts: dict[str, Run] = {
         "api": api.run,
         "nodes": nodes.run,
         "collector": partial(collect, store),
-        **_controllers(store, nodes, sealer),
+        **_controllers(store, informer, nodes, sealer),
+        "fabrics": fabrics.run,
     }
     return Coordinator(store, nodes, api, parts)
 
 
-def _controllers(store: SqliteStore, nodes: Nodes, sealer: Sealer) -> dict[str, Run]:
-    def clock() -> datetime:
-        return datetime.now(UTC)
+def _now() -> datetime:
+    return datetime.now(UTC)
 
-    informer = Informer(store, _FOLLOWED)
+
+def _controllers(store: SqliteStore, informer: Informer, nodes: Nodes, sealer: Sealer) -> dict[str, Run]:
     surroundings = Surroundings(informer)
     nodes.add_listener(surroundings)
-    jobs = ImageJobs(store, informer, surroundings, clock=clock)
-    crons = Crons(store, informer, clock=clock)
-    placing = Placing(store, informer, surroundings.pods, clock=clock)
-    sharing = Sharing(store, informer, nodes.desired_changed, unseal=sealer.opened, clock=clock)
+    jobs = ImageJobs(store, informer, surroundings, clock=_now)
+    crons = Crons(store, informer, clock=_now)
+    placing = Placing(store, informer, surroundings.pods, clock=_now)
+    sharing = Sharing(store, informer, nodes.desired_changed, unseal=sealer.opened, clock=_now)
     nodes.set_wishes(sharing)
     nodes.set_results(sharing)
     surroundings.tell(jobs.changed)
