@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -49,9 +50,7 @@ async def fetch(
             secret = await credentials()
             # Tokens are taken by the third version of the interface alone.
             url = endpoint.rstrip("/") + (PATH.replace("/ufmRest/", "/ufmRestV3/") if secret.token else PATH)
-            headers = {"Authorization": f"Basic {secret.token}"} if secret.token else {}
-            auth = aiohttp.BasicAuth(secret.user, secret.password) if secret.user else None
-            async with session.get(url, auth=auth, headers=headers, ssl=tls, allow_redirects=False) as response:
+            async with session.get(url, headers=_headers(secret), ssl=tls, allow_redirects=False) as response:
                 if response.status != 200:
                     raise UfmError(_refused(response.status))
                 return await _body(response, limit)
@@ -61,6 +60,14 @@ async def fetch(
         raise UfmError("the endpoint of UFM is no URL") from exc
     except aiohttp.ClientError as exc:
         raise UfmError(f"UFM cannot be reached: {type(exc).__name__}") from exc
+
+
+def _headers(secret: Credentials) -> dict[str, str]:
+    """Return how UFM is told who asks; it takes its tokens under the same scheme as passwords."""
+    if not secret.token and not secret.user:
+        return {}
+    encoded = secret.token or base64.b64encode(f"{secret.user}:{secret.password}".encode()).decode()
+    return {"Authorization": f"Basic {encoded}"}
 
 
 def _refused(status: int) -> str:
