@@ -28,6 +28,7 @@ _JSON = "application/json"
 _MERGE, _APPLY = "application/merge-patch+json", "application/apply-patch+json"
 _WARNING_LENGTH = 400
 _MOST_WARNINGS = 20
+_DEEPEST = 50
 
 
 class Asked(Struct):
@@ -200,7 +201,23 @@ async def _body(request: web.Request, *media: str) -> Mapping[str, Any]:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadRequest("the body is not an object")
+    _check_depth(document)
     return document
+
+
+def _check_depth(document: Any) -> None:
+    """BadRequest when a document is nested so deeply that walking through it could fail."""
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise BadRequest(f"the body is nested more than {_DEEPEST} levels deep")
 
 
 def _done(done: Done, target: Target) -> web.Response:

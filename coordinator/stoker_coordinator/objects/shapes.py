@@ -19,6 +19,7 @@ from stoker.objects.meta import NotHonoured, Only, Secret
 Container = Literal["one", "list", "map"]
 Change = Callable[[str, str], str]
 """What is to become of a secret, by its path and its text."""
+_LARGEST = (1 << 63) - 1
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -119,7 +120,9 @@ def _examine(
         elif field.only is not None and version != field.only.version:
             notes.problems.append(f"{place}: is not a field of {version}; write apiVersion: {field.only.version}")
         elif field.not_honoured is not None:
-            if value not in ({}, [], "", False):
+            if _too_large(value):
+                notes.problems.append(f"{place}: has a number that is too large")
+            elif value not in ({}, [], "", False):
                 notes.warnings.append(f"{place} is not honoured here: {field.not_honoured.why}")
         else:
             _examine_value(value, field, place, version, partial, notes)
@@ -161,6 +164,8 @@ def _members(value: Any, container: Container) -> list[tuple[str, Any]]:
 
 def _fault(value: Any, field: Field) -> str:
     """Return what is wrong with a value that has no fields of its own, and where in it; empty: nothing."""
+    if _too_large(value):
+        return ": has a number that is too large"
     try:
         msgspec.convert(value, field.hint)
     except msgspec.ValidationError as error:
@@ -174,6 +179,14 @@ def _fault(value: Any, field: Field) -> str:
             return f"{inside}: must be a time such as 2026-01-31T12:00:00Z"
         return f"{inside}: must be {_expected(field.hint, bool(inside))}" + ("" if inside else f", not {_word(value)}")
     return ""
+
+
+def _too_large(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_too_large, value.values()))
+    if isinstance(value, list):
+        return any(map(_too_large, value))
+    return isinstance(value, int) and not -_LARGEST <= value <= _LARGEST
 
 
 def _leaf(hint: Any) -> Any:

@@ -73,6 +73,7 @@ async def test_everything_that_is_wrong_is_named_at_once(api: Api) -> None:
         ("POST", JOBS, b"{", 400, "not JSON"),
         ("POST", JOBS, b"[" * 100_000, 400, "not JSON"),
         ("POST", JOBS, [], 400, "not an object"),
+        ("POST", JOBS, b'{"a":' * 60 + b"1" + b"}" * 60, 400, "nested more than 50 levels deep"),
         ("POST", f"{JOBS}?dryRun=Some", job("a"), 400, "not All"),
         ("POST", JOBS, {**job("a"), "kind": "Node"}, 422, "'ImagePullJob' is expected"),
         ("POST", JOBS.replace("default", "Default"), job("a"), 422, "no namespace"),
