@@ -23,9 +23,8 @@ async def test_a_pod_is_taken_as_a_whole(node: Node) -> None:
         group = await here.checkpoints.create_group([here.container, side], Wish(name="all"))
         for each in (here, there):
             await each.goes_on()
-        for each in group.members:
-            await here.checkpoints.verify(each.id)
-        print("frozen", group.members[0].frozen_ms)
+        for member in group.members:
+            await here.checkpoints.verify(member.id)
         start = await counted(here, group.members[1].root.snapshot)
         clone = await here.checkpoints.clone(group.members[1].id)
         assert start <= await of_clone(here, clone.id).goes_on() < start + 2000

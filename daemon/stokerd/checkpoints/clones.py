@@ -86,6 +86,12 @@ class Clones:
             if each.checkpoint == checkpoint and (each.state != "made" or each.memory == "loading")
         )
 
+    async def must_be_whole(self, container: str) -> None:
+        """Conflict while the memory of a clone is still out: a dump would wait for it, and take a broken one."""
+        found = await asyncio.to_thread(self._shelf.clone, container)
+        if found is not None and found.memory == "loading":
+            raise Conflict(f"the memory of {container} is still coming in", hint="wait until it is loaded")
+
     async def remove(self, clone: str) -> None:
         """End a clone and remove all that is its own; NotFound when there is none."""
         found = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
@@ -146,7 +152,7 @@ class Clones:
     async def _one(self, clone: Clone, manifest: Manifest, wish: CloneWish, tell: Tell, *, lazy: bool) -> Clone:
         plan = await self._restorer.plan(manifest, wish, tell, lazy=lazy)
         self.under_way.add(clone.id)
-        made = False
+        begun, made = clone, False
         try:
             await asyncio.to_thread(self._shelf.write_clone, clone)
             if clone.state == "restoring":
@@ -157,7 +163,7 @@ class Clones:
             raise no_space(error) or CheckpointError(f"{error.filename or clone.id}: {error.strerror}") from None
         finally:
             if not made:
-                await to_the_end(self._give_up(clone.id), f"remove {clone.id}")
+                await to_the_end(self._give_up(begun), f"remove {clone.id}")
             self.under_way.discard(clone.id)
         if lazy or clone.pod:
             self._watch.add(clone)
@@ -167,14 +173,14 @@ class Clones:
     def _new(self, manifest: Manifest) -> Clone:
         return Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
 
-    async def _give_up(self, clone: str) -> None:
+    async def _give_up(self, begun: Clone) -> None:
         """Take back what was made of a clone; what cannot be done now is done by the next `converge`."""
-        found = await asyncio.to_thread(self._shelf.clone, clone)
+        found = await asyncio.to_thread(self._shelf.clone, begun.id)
         if found is not None:
             try:
-                await self._take_back(found)
+                await self._take_back(replace(found, state=begun.state))
             except (RuntimeFailure, CheckpointError, OSError) as error:
-                _log.warning("cannot clear up after a clone now", id=clone, why=str(error))
+                _log.warning("cannot clear up after a clone now", id=begun.id, why=str(error))
 
     async def _take_back(self, clone: Clone) -> None:
         """Undo what was made; one that was to come back keeps its network, so that it can be tried again."""

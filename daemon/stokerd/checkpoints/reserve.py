@@ -72,8 +72,6 @@ class Reserve:
         while True:
             self._changed.clear()
             try:
-                if not self._adopted:
-                    await self.adopt()
                 await self._fill()
             except (CheckpointError, OSError) as error:
                 _log.warning("no network can be made ahead", why=str(error))
@@ -81,7 +79,7 @@ class Reserve:
                 continue
             await self._changed.wait()
 
-    async def adopt(self) -> None:
+    async def _adopt(self) -> None:
         """Take over what an earlier stokerd made, and take down what is not as it was made."""
         held = {clone.netns for clone in await asyncio.to_thread(self._shelf.clones)}
         ours = {each.name for each in self._ready}
@@ -114,6 +112,8 @@ class Reserve:
 
     async def _fill(self) -> None:
         async with self._filling:
+            if not self._adopted:
+                await self._adopt()
             while len(self._ready) > self._size:
                 await self._drop(self._ready.pop())
             making = asyncio.gather(*(self._make() for _ in range(self._size - len(self._ready))))

@@ -143,6 +143,7 @@ class Checkpoints:
         """Checkpoint one container. *tell* is given the name of each step as it begins."""
         taker, _ = await self._parts()
         async with self._alone(container_id):
+            await (await self._cloner()).must_be_whole(container_id)
             (made,) = await taker.take((container_id,), wish or Wish(), tell)
         return made
 
@@ -158,6 +159,7 @@ class Checkpoints:
         async with AsyncExitStack() as stack:
             for each in sorted(wanted):
                 await stack.enter_async_context(self._alone(each))
+                await (await self._cloner()).must_be_whole(each)
             made = await taker.take(wanted, wish or Wish(), tell, grouped=True)
         return Group(made[0].group, (wish or Wish()).name or made[0].group, made)
 

@@ -51,6 +51,8 @@ class MemoryPod:
     state: PodState = "ready"
     network: bool = True
     """Whether it has its network namespace still; stopping it takes that away, the death of its pause process not."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """The pause process is gone."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -261,6 +263,7 @@ class PodStore:
     def _end_pause(self, pod: MemoryPod) -> None:
         if pod.state == "ready":
             pod.state, pod.pid = "notready", 0
+            pod.ended.set()
             self.tell("stopped", pod.id, pod.id)
 
     # ------------------------------------------------------------------------------------------ containers

@@ -91,11 +91,14 @@ class TaskStore:
     # ------------------------------------------------------------------------------------------ tasks
 
     def task(self, container_id: str) -> Task | None:
-        """Return the task; a container of CRI has one from its creation on."""
+        """Return the task; a container of CRI has one from its creation on, a sandbox its pause process."""
         container = self.node.containers.get(container_id)
         if container is not None:
             state = self._seen(container_id, _STATES.get(container.state, "stopped"))
             return Task(container_id, container.pid, state, container.exit_code, container.finished_at)
+        pod = self.node.pods.get(container_id)
+        if pod is not None:
+            return Task(container_id, pod.pid, "running" if pod.state == "ready" else "stopped")
         own = self.tasks.get(container_id)
         if own is None:
             return None
@@ -106,8 +109,8 @@ class TaskStore:
 
     def ending(self, container_id: str) -> asyncio.Event:
         """Return what is set when the task ends."""
-        container = self.node.containers.get(container_id)
-        return container.ended if container is not None else self.tasks[container_id].ended
+        either = self.node.containers.get(container_id) or self.node.pods.get(container_id)
+        return either.ended if either is not None else self.tasks[container_id].ended
 
     def known(self, container_id: str, call: str) -> Task:
         task = self.task(container_id)

@@ -55,6 +55,8 @@ class Programs:
 
     def _bridge(self, command: str, container: str, config: Mapping[str, object]) -> Ended:
         assert config["name"] == "pods"
+        if command == "CHECK":
+            return Ended(0 if container in self.namespaces else 1, b"", b"")
         if command == "DEL":
             self.attached.pop(container, None)
             return Ended(0, b"", b"")
@@ -78,10 +80,11 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
 
     for module in (networks, node_module):
         monkeypatch.setattr(module, "run_on_node", made.run)
-    for module in ("restoring", "undoing"):
-        monkeypatch.setattr(f"stokerd.checkpoints.{module}.run_on_node", made.run)
+    for name in ("restoring", "undoing"):
+        monkeypatch.setattr(f"stokerd.checkpoints.{name}.run_on_node", made.run)
     monkeypatch.setattr(networks, "_find", lambda _info, plugin: plugin)
     monkeypatch.setattr(networks, "configuration", configuration)
+    monkeypatch.setattr(networks, "is_there", lambda _info, name: name in made.namespaces)
     monkeypatch.setattr(networks, "make_netns", make_netns)
     monkeypatch.setattr(networks, "drop_netns", drop_netns)
     return made
@@ -99,7 +102,7 @@ def left(bench: Bench, programs: Programs) -> list[str]:
         *native.records,
         *native.tasks,
         *(name for name, each in store.snapshots.items() if CLONE_LABEL in each.info.labels),
-        *(path.name for path in (bench.directory / ".clones").iterdir()),
+        *(path.name for name in (".clones", ".networks") for path in (bench.directory / name).iterdir()),
         *programs.attached,
         *programs.namespaces,
     ]
