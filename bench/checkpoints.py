@@ -169,19 +169,18 @@ async def _large(here: Peers, image: Pushed, runs: int, say: Say) -> list[Figure
     kept = await here.stoker.checkpoints.create(ours.id)
     cloned = await _turns(
         {
-            "stoker": lambda: here.stoker.clone(kept, "lazy"),
-            "eager": lambda: here.stoker.clone(kept, "eager"),
+            "stoker": lambda: here.stoker.clone_cold(kept, "lazy"),
+            "eager": lambda: here.stoker.clone_cold(kept, "eager"),
         },
         runs,
         "1 GiB, cloned",
         say,
-        settle=True,
     )
     await here.stoker.checkpoints.remove(kept.id)
     for node, running in ((here.stoker, ours), (here.cri, cri)):
         await node.bare.stop(running.id, 0)
     await here.cri.end_bare(bare)
-    lazy = "from the request to the first tick"
+    lazy = "from the request to the first tick; network there before, memory on the disk"
     return [
         _against("checkpoint.freeze.1gib.vs_cri", frozen, "cri", 0.3, "CRI CheckpointContainer"),
         _against("checkpoint.freeze.1gib.vs_bare_criu", frozen, "criu", 1.1, "criu dump of the program alone"),
