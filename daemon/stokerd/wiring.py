@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -283,7 +283,7 @@ class PodNames:
     def __init__(self, containers: ContainersService) -> None:
         self._containers = containers
 
-    async def targets(self, name: str, containers: Sequence[str]) -> tuple[Target, ...]:
+    async def targets(self, name: str, containers: Sequence[str], alive: Collection[str]) -> tuple[Target, ...]:
         try:
             pod = (await self._containers.pod(name)).info
         except NotFound:
@@ -291,7 +291,9 @@ class PodNames:
                 raise
             found = (await self._containers.container(name)).info
             return (Target(found.id, found.name, found.pod, found.namespace),)
-        running = {each.name: each for each in reversed(pod.containers) if each.phase == "Running"}
+        running = {
+            each.name: each for each in reversed(pod.containers) if each.phase == "Running" or each.id in alive
+        }
         missing = [each for each in containers if each not in running]
         if missing or not running:
             what = f"no container {missing[0]!r} that runs" if missing else "no container that runs"

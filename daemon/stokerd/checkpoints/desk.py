@@ -424,9 +424,12 @@ class Desk:
         return _only(found, name, "clones")
 
     async def _targets(self, name: str, containers: Sequence[str]) -> tuple[Target, ...]:
-        """Return the containers that are meant: of a pod, one alone, or a clone. NotFound, Conflict."""
+        """Return the containers that are meant: of a pod, one alone, or a clone. What was restored in the place of a
+        container is meant by that one's name. NotFound, Conflict."""
+        restored = {each.origin: each.id for each in await self._room.clones() if each.origin}
         try:
-            return await self._names.targets(name, containers)
+            found = await self._names.targets(name, containers, restored.keys())
+            return tuple(replace(each, id=restored.get(each.id, each.id)) for each in found)
         except NotFound as error:
             if containers:
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -25,9 +25,10 @@ class Target(msgspec.Struct, frozen=True):
 class Names(Protocol):
     """Knows the pods of the node; `wiring` makes one of the room that has the inventory."""
 
-    async def targets(self, name: str, containers: Sequence[str]) -> tuple[Target, ...]:
+    async def targets(self, name: str, containers: Sequence[str], alive: Collection[str]) -> tuple[Target, ...]:
         """Return the containers meant: those of the pod *name* that run, or those of it that are named, or the one
-        container *name*. NotFound, Conflict."""
+        container *name*. *alive* are ids of containers that have ended, and were restored in their place. NotFound,
+        Conflict."""
         ...
 
 

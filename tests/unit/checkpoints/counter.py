@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,8 +34,9 @@ class Names:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
 
-    async def targets(self, name: str, containers: Sequence[str]) -> tuple[Target, ...]:
-        found = [each for each in await self._bench.runtime.containers.list() if each.state == "running"]
+    async def targets(self, name: str, containers: Sequence[str], alive: Collection[str]) -> tuple[Target, ...]:
+        everything = await self._bench.runtime.containers.list()
+        found = [each for each in everything if each.state == "running" or each.id in alive]
         if name == "web":
             wanted = [each for each in found if not containers or each.name in containers]
         else:

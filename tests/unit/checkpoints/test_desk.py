@@ -20,6 +20,7 @@ from stoker.objects.checkpoints import (
 )
 from stoker.objects.containers import EnvVar
 from stokerd.checkpoints import freezing
+from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import OpenFile
 from stokerd.errors import Conflict, InvalidInput, JournalError, LimitExceeded, NotFound
@@ -413,6 +414,17 @@ class TestPausing:
             assert pausing.exception() is not None
             assert bench.runs(one)
             assert bench.runs(two)
+
+    async def test_what_was_restored_has_the_name_of_the_container(self, bench: Bench, tmp_path: Path) -> None:
+        container = bench.container()
+        async with counter(bench, tmp_path) as desk:
+            clone = bench.container("restored")
+            desk.room.played = {clone: Clone(clone, "cp-x", desk.clock(), state="made", origin=container, pod="pod")}
+            await bench.runtime.containers.stop(container, 0)
+            result = await desk.desk.pause(PauseRequest(pod="web/app"))
+            assert [(each.id, each.container) for each in result.containers] == [(clone, "app")]
+            assert bench.runtime.native.frozen == {clone}
+            await desk.desk.resume(PauseRequest(pod=clone))
 
 
 class TestRetention:

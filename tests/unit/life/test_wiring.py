@@ -87,18 +87,19 @@ async def test_names_stand_for_containers_that_run(tmp_path: Path) -> None:
         await house.runtime.containers.stop(side, 0)
         again = house.runtime.add_container(pod, "side", APP, attempt=1)
         names = PodNames(house.service)
-        assert [each.id for each in await names.targets("shop/web", ())] == [app, again]
-        assert [each.shown for each in await names.targets("web", ("side",))] == ["shop/web/side"]
-        assert [each.id for each in await names.targets("web/app", ())] == [app]
-        assert [each.id for each in await names.targets(lone[:12], ())] == [lone]
+        assert [each.id for each in await names.targets("shop/web", (), ())] == [app, again]
+        assert [each.shown for each in await names.targets("web", ("side",), ())] == ["shop/web/side"]
+        assert [each.id for each in await names.targets("web/app", (), ())] == [app]
+        assert [each.id for each in await names.targets(lone[:12], (), ())] == [lone]
         with pytest.raises(NotFound, match="no container 'nope' that runs"):
-            await names.targets("web", ("app", "nope"))
+            await names.targets("web", ("app", "nope"), ())
         with pytest.raises(NotFound):
-            await names.targets("nope", ("app",))
+            await names.targets("nope", ("app",), ())
         with pytest.raises(Conflict):
-            await names.targets("app", ())
+            await names.targets("app", (), ())
         await house.runtime.containers.stop(lone, 0)
         while (await house.service.pod("shop/db")).info.containers[0].phase == "Running":  # noqa: ASYNC110
             await asyncio.sleep(0)  # the event is on its way
         with pytest.raises(NotFound, match="no container that runs"):
-            await names.targets("shop/db", ())
+            await names.targets("shop/db", (), ())
+        assert [each.id for each in await names.targets("shop/db", (), {lone})] == [lone]
