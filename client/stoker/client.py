@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker.client_archives import ArchiveCalls
 from stoker.client_checkpoints import CheckpointCalls
 from stoker.client_containers import ContainerCalls
 from stoker.client_images import ImageCalls
@@ -25,7 +26,7 @@ from stoker.objects.node import Health, NodeInfo
 __all__ = ["DEFAULT_SOCKET", "Client", "ClientError", "DaemonUnreachable"]
 
 
-class Client(ImageCalls, ContainerCalls, CheckpointCalls, TopologyCalls):
+class Client(ImageCalls, ContainerCalls, CheckpointCalls, ArchiveCalls, TopologyCalls):
     """A client of the stokerd behind *socket*. Use it as an async context manager, or call ``close``."""
 
     async def node(self) -> NodeInfo:

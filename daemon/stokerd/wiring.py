@@ -134,6 +134,9 @@ async def compose(
             owner=identity,
             salt=bytes.fromhex(salt),
             registry=registry,
+            client=client,
+            keyring=keyring,
+            warmer=Warmer(images, stopping),
         ),
         settings.checkpoints,
     )
@@ -187,6 +190,7 @@ async def compose(
         registry,
         containers=pods,
         checkpoints=checkpoints,
+        archives=checkpoints,
         topology=topology,
         passed=passed,
     )
@@ -291,9 +295,7 @@ class PodNames:
                 raise
             found = (await self._containers.container(name)).info
             return (Target(found.id, found.name, found.pod, found.namespace),)
-        running = {
-            each.name: each for each in reversed(pod.containers) if each.phase == "Running" or each.id in alive
-        }
+        running = {each.name: each for each in reversed(pod.containers) if each.phase == "Running" or each.id in alive}
         missing = [each for each in containers if each not in running]
         if missing or not running:
             what = f"no container {missing[0]!r} that runs" if missing else "no container that runs"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.objects.images import InlineAuth
 from stokerd.checkpoints.importing import ImportWish
 from stokerd.checkpoints.shipping import Shipper
 from stokerd.registry.client import RegistryClient
-from stokerd.registry.credentials import Credential
 from stokerd.registry.hosts import load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.registry.push_types import Policy
@@ -33,7 +33,7 @@ class Warm:
     def __init__(self, here: Scene) -> None:
         self._here = here
 
-    async def pull(self, image: str, credentials: Sequence[Credential]) -> None:
+    async def warm(self, image: str, auths: Sequence[InlineAuth]) -> None:
         await self._here.runtime.cri.pull(image)
 
 

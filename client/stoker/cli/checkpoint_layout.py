@@ -39,7 +39,10 @@ def state_text(operation: Operation) -> str:
     if operation.desired > 1 and operation.kind == "Clone":
         return f"{operation.succeeded} of {operation.desired}"
     if operation.phase == "Running" and operation.steps:
-        return clean(operation.steps[-1].name)
+        step = clean(operation.steps[-1].name)
+        if operation.total_bytes:
+            return f"{step} {format_size(operation.done_bytes)} of {format_size(operation.total_bytes)}"
+        return step
     return operation.phase.lower()
 
 
@@ -81,7 +84,13 @@ def outcome_lines(operation: Operation, style: Style, now: datetime) -> list[str
     if operation.kind in {"Clone", "Restore"}:
         return [_clones_line(operation, took)]
     if operation.image is not None:
-        return [f"{_image_line(operation.image, style)}, in {took}", *_skipped(operation.image)]
+        lines = [f"{_image_line(operation.image, style)}, in {took}", *_skipped(operation.image)]
+        return [*lines, *_pushed_lines(operation, style)]
+    if operation.pushed is not None:
+        first, *rest = _pushed_lines(operation, style)
+        return [f"{first}, in {took}", *rest]
+    if operation.kind == "Pull":
+        return [_taken_line(each, style) + f", in {took}" for each in operation.checkpoints]
     return [f"{style.ok} {title(operation)}: done in {took}"]
 
 
@@ -90,6 +99,26 @@ def _checkpoint_line(made: CheckpointInfo, style: Style) -> str:
     size = f"{format_size(made.bytes)}, {format_size(made.memory_bytes)} of it memory"
     state = "stopped" if made.stopped else f"frozen {fine_duration(made.frozen_seconds)}"
     return f"{style.ok} {clean(made.id)}{name}  {clean(made.container)}: {size}; {state}"
+
+
+def _pushed_lines(operation: Operation, style: Style) -> list[str]:
+    pushed = operation.pushed
+    if pushed is None:
+        return []
+    kinds = ((pushed.existing_bytes, "there already"), (pushed.mounted_bytes, "mounted"))
+    rest = "".join(f", {format_size(size)} {how}" for size, how in kinds if size)
+    lines = [
+        f"{style.ok} {clean(pushed.reference)}  {clean(pushed.digest)}: {format_size(pushed.sent_bytes)} sent{rest}"
+    ]
+    if pushed.partial:
+        lines.append("  only what this node has of the index was pushed: the manifest of its own platform")
+    return lines
+
+
+def _taken_line(made: CheckpointInfo, style: Style) -> str:
+    name = f" {clean(made.name)!r}" if made.name and made.name != made.id else ""
+    size = f"{format_size(made.bytes)}, {format_size(made.memory_bytes)} of it memory"
+    return f"{style.ok} {clean(made.id)}{name}: {size}"
 
 
 def _clones_line(operation: Operation, took: str) -> str:

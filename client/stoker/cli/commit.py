@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli import exits
+from stoker.cli.checkpoint_archive import auth_options
 from stoker.cli.checkpoint_waiting import carry_out, waiting_options
 from stoker.cli.completion import known_objects
 from stoker.cli.console import Console, global_options, pass_console
+from stoker.cli.inputs import read_auth
 
 if TYPE_CHECKING:
     from stoker.objects.checkpoints import Compression
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 EPILOG = f"""\b
 Examples:
   stoker commit default/web-0/app registry.example/app:v2
+  stoker commit web-0/app registry.example/app:v2 --squash --compression zstd --push
   stoker commit web-0 app:debug --change 'ENV DEBUG=1' --change 'CMD ["serve", "-v"]'
 
 {exits.HELP}"""
@@ -42,6 +45,8 @@ Examples:
     show_default=True,
     help="Of the layer; zstd is quicker and smaller, and containerd before 1.5 cannot read it.",
 )
+@click.option("--push", is_flag=True, help="Push it to the registry that REF says, once it is made.")
+@auth_options
 @waiting_options
 @global_options
 @pass_console
@@ -54,6 +59,10 @@ def commit(
     message: str,
     squash: bool,
     compression: Compression,
+    push: bool,
+    username: str | None,
+    password_stdin: bool,
+    registry: str | None,
     wait: bool,
     watch: bool,
 ) -> int:
@@ -63,6 +72,8 @@ def commit(
     """
     from stoker.objects.checkpoints import CommitRequest
 
+    if username is not None and not push:
+        raise click.UsageError("--username goes with --push")
     request = CommitRequest(
         container=container,
         image=image,
@@ -71,5 +82,7 @@ def commit(
         message=message,
         squash=squash,
         compression=compression,
+        push=push,
+        auths=read_auth([image], username, password_stdin, registry),
     )
     return carry_out(console, lambda client: client.commit(request), wait=wait, watch=watch)

@@ -13,6 +13,7 @@ from stoker.cli import exits
 from stoker.cli.apply import apply
 from stoker.cli.bundle import support_bundle
 from stoker.cli.checkpoint import checkpoint, restore
+from stoker.cli.checkpoint_archive import export, import_, pull_checkpoint, push_checkpoint, push_image
 from stoker.cli.clone import clone_group
 from stoker.cli.commit import commit
 from stoker.cli.completion import completion
@@ -75,9 +76,11 @@ def image(context: click.Context) -> int:
 
 
 for command in (
-    warm, plan, list_images, pin, unpin, pins, keep, unkeep, keeps, remove, watch, jobs, cancel, history
+    warm, plan, list_images, push_image, pin, unpin, pins, keep, unkeep, keeps, remove, watch, jobs, cancel, history
 ):  # fmt: skip
     image.add_command(command)
+for command in (export, import_, push_checkpoint, pull_checkpoint):
+    checkpoint.add_command(command)
 for command in (ls_recreates, show_recreate, watch_recreate, cancel_recreate):
     recreate_group.add_command(command)
 for command in (

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import field
 
 from stoker.objects.containers import EnvVar
-from stoker.objects.images import Request, Wire
+from stoker.objects.images import InlineAuth, Request, Wire
 
 OperationKind = Literal["Checkpoint", "Clone", "Restore", "Commit", "Verify", "Export", "Import", "Push", "Pull"]
 OperationPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
@@ -104,6 +104,10 @@ class CommitRequest(Request):
     squash: bool = False
     """One layer, instead of one on those of the base."""
     compression: Compression = "gzip"
+    push: bool = False
+    """Push it to the registry that its name says, once it is made."""
+    auths: list[InlineAuth] = field(default_factory=list)
+    """For the push; kept in memory only."""
 
 
 class PauseRequest(Request):
@@ -208,6 +212,23 @@ class CommittedImage(Wire):
     """Sockets, which no layer can hold."""
 
 
+class PushedTo(Wire):
+    """What a push has brought to a registry. Bytes."""
+
+    reference: str
+    digest: str = ""
+    server: str = ""
+    sent_bytes: int = 0
+    existing_bytes: int = 0
+    """That were there already."""
+    mounted_bytes: int = 0
+    """That another repository there had."""
+    transferred_bytes: int = 0
+    """What went over the network, what had to be sent again included."""
+    partial: bool = False
+    """Of an index only the manifest that is on this node was pushed."""
+
+
 class PausedContainer(Wire):
     id: str
     state: Literal["Paused", "Running"]
@@ -259,6 +280,10 @@ class Operation(Wire):
     clones: list[CloneInfo] = field(default_factory=list)
     """That were made; those that run stay when others failed."""
     image: CommittedImage | None = None
+    pushed: PushedTo | None = None
+    done_bytes: int = 0
+    """Of ``total_bytes``, where something is moved; what is not known yet is in neither."""
+    total_bytes: int = 0
     created_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None

@@ -5,7 +5,7 @@ All methods raise StokerError subclasses; ``api.errors`` maps these to HTTP. No 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
 from stoker.objects.containers import (
@@ -37,6 +37,7 @@ from stoker.objects.images import (
 from stoker.objects.node import Health, NodeInfo
 
 if TYPE_CHECKING:  # loaded when checkpoints and the topology are
+    from stoker.objects.archives import CheckpointPullRequest, CheckpointPushRequest, ImagePushRequest
     from stoker.objects.checkpoints import (
         CheckpointDetail,
         CheckpointInfo,
@@ -193,6 +194,26 @@ class CheckpointsPort(Protocol):
         ...
 
     async def resume(self, request: PauseRequest) -> PauseResult: ...
+
+
+class ArchivesPort(Protocol):
+    """What leaves the node and what enters it. Operations as in `CheckpointsPort`."""
+
+    async def push_image(self, request: ImagePushRequest) -> Operation: ...
+
+    async def push_checkpoint(self, name: str, request: CheckpointPushRequest) -> Operation: ...
+
+    async def pull_checkpoint(self, request: CheckpointPullRequest) -> Operation: ...
+
+    def export_checkpoint(self, name: str) -> AsyncGenerator[bytes, None]:
+        """Yield a checkpoint as one archive; a refusal comes before the first piece."""
+        ...
+
+    async def import_checkpoint(
+        self, pieces: AsyncIterator[bytes], like: str, name: str, *, trust: bool
+    ) -> CheckpointInfo:
+        """Take an archive in. Whatever fails, and when the caller goes away, nothing of it is left."""
+        ...
 
 
 class TopologyPort(Protocol):

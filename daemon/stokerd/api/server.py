@@ -14,12 +14,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from stokerd.api.accept import Acceptor
+from stokerd.api.archive_routes import ArchiveHandlers
 from stokerd.api.calls import Calls, Deadlines
 from stokerd.api.checkpoint_routes import CheckpointHandlers
 from stokerd.api.container_routes import ContainerHandlers
 from stokerd.api.listener import Listener, adopt_listener, group_id, open_listener
 from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
-from stokerd.api.ports import CheckpointsPort, ContainersPort, ImagesPort, NodePort, TopologyPort
+from stokerd.api.ports import ArchivesPort, CheckpointsPort, ContainersPort, ImagesPort, NodePort, TopologyPort
 from stokerd.api.protocol import Protocol
 from stokerd.api.routes import Handlers
 from stokerd.api.sse import Streams
@@ -47,6 +48,7 @@ class ApiServer:
         *,
         containers: ContainersPort,
         checkpoints: CheckpointsPort,
+        archives: ArchivesPort | None = None,
         topology: TopologyPort,
         passed: socket.socket | None = None,
         deadlines: Deadlines | None = None,
@@ -61,6 +63,7 @@ class ApiServer:
         self._images = images
         self._containers = containers
         self._checkpoints = checkpoints
+        self._archives = archives
         self._topology = topology
         self._node = node
         self._registry = registry
@@ -142,6 +145,8 @@ class ApiServer:
         app.add_routes(inventory.routes())
         checkpoints = CheckpointHandlers(self._checkpoints, self._streams, self._calls, self._deadlines)
         app.add_routes(checkpoints.routes())
+        if self._archives is not None:
+            app.add_routes(ArchiveHandlers(self._archives, self._calls, self._deadlines).routes())
         topology = TopologyHandlers(self._topology, self._streams, self._calls, self._deadlines)
         app.add_routes(topology.routes())
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS)

@@ -29,6 +29,7 @@ from stoker.objects.checkpoints import (
 from stokerd.checkpoints import asking, operations, views
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.ending import to_the_end
+from stokerd.checkpoints.gate import Carriers, Gate, secrets_of
 from stokerd.checkpoints.ledger import Ledger
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.memory import resident
@@ -79,6 +80,7 @@ class Desk:
         salt: bytes,
         clock: Callable[[], datetime],
         metrics: CheckpointMetrics,
+        carriers: Carriers,
     ) -> None:
         self._runtime, self._room, self._names = runtime, room, names
         self._settings, self._salt, self._clock = settings, salt, clock
@@ -92,6 +94,8 @@ class Desk:
         self._lost: list[str] = []
         self._reconciled = asyncio.Event()
         self._networks = asyncio.Event()
+        self.gate = Gate(runtime, carriers, room, self._ledger, self._accept, self._find, self._targets, clock)
+        """What leaves the node and enters it."""
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -363,9 +367,11 @@ class Desk:
             raise InvalidInput(f"{request.container} has several containers: {names}", hint="name one: POD/CONTAINER")
 
         async def work(identity: str) -> Operation:
-            return await self._works.commit(identity, targets[0], wish)
+            made = await self._works.commit(identity, targets[0], wish)
+            return await self.gate.after_commit(identity, made, wish.name, request.auths) if request.push else made
 
-        return await self._accept("Commit", request, request.request, f"{targets[0].shown} as {wish.name}", work)
+        subject, hidden = f"{targets[0].shown} as {wish.name}", secrets_of(request.auths)
+        return await self._accept("Commit", request, request.request, subject, work, secrets_=hidden)
 
     async def pause(self, request: PauseRequest) -> PauseResult:
         """Freeze containers; when one cannot be, those that this call has frozen go on."""

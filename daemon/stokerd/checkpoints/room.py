@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,11 +15,14 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from stokerd.journal.checkpoints import CheckpointJournal
+from stokerd.registry.client import RegistryClient
+from stokerd.registry.keyring import Keyring
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.types import Capability, RuntimeInfo
 from stokerd.settings import CheckpointSettings
 
 if TYPE_CHECKING:
+    from stoker.objects.archives import CheckpointPullRequest, CheckpointPushRequest, ImagePushRequest
     from stoker.objects.checkpoints import (
         CheckpointDetail,
         CheckpointInfo,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     )
     from stokerd.checkpoints.capabilities import Checked
     from stokerd.checkpoints.desk import Desk
+    from stokerd.checkpoints.shipping import Warmer
     from stokerd.checkpoints.targets import Names
 
 _log = structlog.get_logger("checkpoints")
@@ -50,6 +54,9 @@ class Parts:
     owner: str
     salt: bytes
     registry: CollectorRegistry
+    client: RegistryClient
+    keyring: Keyring
+    warmer: Warmer
 
 
 class CheckpointRoom:
@@ -91,8 +98,8 @@ class CheckpointRoom:
             self._nothing = True
 
     def _make(self) -> Desk:
-        names = ("desk", "service", "metrics")
-        desks, services, metrics = (importlib.import_module(f"stokerd.checkpoints.{name}") for name in names)
+        names = ("desk", "service", "metrics", "gate")
+        desks, services, metrics, gates = (importlib.import_module(f"stokerd.checkpoints.{name}") for name in names)
         parts, settings = self._parts, self._settings
         room = services.Checkpoints(
             parts.runtime,
@@ -110,6 +117,7 @@ class CheckpointRoom:
             parts.salt,
             services.utc_now,
             metrics.CheckpointMetrics(parts.registry),
+            gates.Carriers(parts.client, parts.keyring, parts.warmer),
         )
         return desk
 
@@ -202,6 +210,28 @@ class CheckpointRoom:
 
     async def resume(self, request: PauseRequest) -> PauseResult:
         return await (await self._ready()).resume(request)
+
+    # ------------------------------------------------------------------------------------------ what leaves and enters
+
+    async def push_image(self, request: ImagePushRequest) -> Operation:
+        return await (await self._ready()).gate.push_image(request)
+
+    async def push_checkpoint(self, name: str, request: CheckpointPushRequest) -> Operation:
+        return await (await self._ready()).gate.push_checkpoint(name, request)
+
+    async def pull_checkpoint(self, request: CheckpointPullRequest) -> Operation:
+        return await (await self._ready()).gate.pull_checkpoint(request)
+
+    async def export_checkpoint(self, name: str) -> AsyncGenerator[bytes, None]:
+        desk = await self._ready()
+        async with aclosing(desk.gate.export_checkpoint(name)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def import_checkpoint(
+        self, pieces: AsyncIterator[bytes], like: str, name: str, *, trust: bool
+    ) -> CheckpointInfo:
+        return await (await self._ready()).gate.import_checkpoint(pieces, like, name, trust=trust)
 
 
 def _holds_anything(directory: str) -> bool:

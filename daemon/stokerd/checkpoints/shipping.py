@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from stoker.objects.images import InlineAuth
 from stokerd.checkpoints import archive_plan as plans
 from stokerd.checkpoints.archive_plan import Contents
 from stokerd.checkpoints.artifacts import (
@@ -61,7 +62,7 @@ _CONTENTS_LIMIT = 64 << 20
 class Warmer(Protocol):
     """Brings images onto the node."""
 
-    async def pull(self, image: str, credentials: Sequence[Credential]) -> None:
+    async def warm(self, image: str, auths: Sequence[InlineAuth]) -> None:
         """Return when *image* is there, complete and unpacked."""
         ...
 
@@ -171,21 +172,21 @@ class Shipper:
         importer: Importer,
         name: str,
         wish: ImportWish,
-        credentials: Sequence[Credential] = (),
+        auths: Sequence[InlineAuth] = (),
         *,
         tell: Tell = lambda _: None,
     ) -> Manifest:
         """Pull an artifact and take it in as an archive is: trusted in nothing, complete or not there at all."""
         wish.check()
         reference = parse_reference(name)
-        known = await self._keyring.lookup(reference, credentials)
+        known = await self._keyring.lookup(reference, [credential_of(each) for each in auths])
         resolved = await self._client.resolve(reference, known)
         artifact = read_artifact(resolved.body, await asyncio.to_thread(importer.limits, wish.limit))
         body = await self._client.fetch_blob(reference, artifact.contents.digest, _CONTENTS_LIMIT, known)
         contents = plans.read_contents(body, await asyncio.to_thread(importer.limits, wish.limit))
         if (artifact.shm is None) == (plans.SHM in contents.pieces):
             raise ArchiveRefused("its layers are not those that its contents name")
-        await self._image(importer, contents, artifact.base, credentials)
+        await self._image(importer, contents, artifact.base, auths)
 
         async def fill(landing: Landing) -> None:
             get = partial(self._pieces, reference, known, tell)
@@ -201,7 +202,7 @@ class Shipper:
         return await importer.land(contents, wish, fill)
 
     async def _image(
-        self, importer: Importer, contents: Contents, base: Reference | None, credentials: Sequence[Credential]
+        self, importer: Importer, contents: Contents, base: Reference | None, auths: Sequence[InlineAuth]
     ) -> None:
         """Have the image pulled that the checkpoint stands on, by its digest, unless it is here."""
         try:
@@ -210,7 +211,7 @@ class Shipper:
             if base is None:
                 raise
             _log.info("pulling the image of a checkpoint", image=str(base), why=error.message)
-            await self._warmer.pull(str(base), credentials)
+            await self._warmer.warm(str(base), auths)
             await importer.parent(contents.manifest)
 
     async def _pieces(
@@ -225,6 +226,17 @@ class Shipper:
                     got += len(piece)
                     tell(Moved(blob.digest, blob.size, got, "fetching"))
                     yield piece
+
+
+def credential_of(auth: InlineAuth) -> Credential:
+    return Credential(
+        username=auth.username,
+        password=auth.password,
+        identity_token=auth.identity_token,
+        registry_token=auth.registry_token,
+        source="request",
+        server=auth.registry,
+    )
 
 
 async def _through(pieces: AsyncGenerator[bytes, None], work: Callable[[Source, Stop], None]) -> None:

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from stoker.objects.checkpoints import Operation
+from stoker.objects.images import InlineAuth
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.desk import Desk
+from stokerd.checkpoints.gate import Carriers
 from stokerd.checkpoints.metrics import CheckpointMetrics
 from stokerd.checkpoints.operations import ended
 from stokerd.checkpoints.service import Checkpoints
@@ -22,8 +24,23 @@ from stokerd.checkpoints.targets import Target
 from stokerd.errors import NotFound, StokerError
 from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.journal.database import Database
+from stokerd.registry.client import RegistryClient
+from stokerd.registry.keyring import Keyring
 from stokerd.settings import CheckpointSettings
 from tests.unit.checkpoints.bench import Bench
+
+
+class NoWarmer:
+    """Has no image to warm."""
+
+    async def warm(self, image: str, auths: Sequence[InlineAuth]) -> None:
+        raise NotFound(f"{image} is nowhere")
+
+
+def alone() -> Carriers:
+    """What reaches no registry. Its client never opens a connection, so that nothing has to be closed."""
+    return Carriers(RegistryClient(hosts=lambda _: ()), Keyring([]), NoWarmer())
+
 
 SALT = b"salt" * 8
 
@@ -91,6 +108,7 @@ class Counter:
         database: Database,
         settings: CheckpointSettings,
         options: Mapping[str, Any],
+        carriers: Carriers | None = None,
     ) -> None:
         self.bench = bench
         self.now = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -106,7 +124,10 @@ class Counter:
         self.journal = CheckpointJournal(database)
         self.registry = CollectorRegistry()
         metrics = CheckpointMetrics(self.registry)
-        self.desk = Desk(bench.runtime, self.room, self.journal, Names(bench), settings, SALT, self.clock, metrics)
+        carriers = carriers or alone()
+        self.desk = Desk(
+            bench.runtime, self.room, self.journal, Names(bench), settings, SALT, self.clock, metrics, carriers
+        )
         self._task: asyncio.Task[None] | None = None
 
     def clock(self) -> datetime:
@@ -144,12 +165,20 @@ class Counter:
 
 @asynccontextmanager
 async def counter(
-    bench: Bench, tmp: Path, *, started: bool = True, settings: Mapping[str, Any] | None = None, **options: Any
+    bench: Bench,
+    tmp: Path,
+    *,
+    started: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    carriers: Carriers | None = None,
+    **options: Any,
 ) -> AsyncIterator[Counter]:
     """Another one on the same *tmp* is the successor of the one before."""
     database = Database(tmp / "state")
     await database.open()
-    made = Counter(bench, database, CheckpointSettings(directory=bench.directory, **(settings or {})), options)
+    made = Counter(
+        bench, database, CheckpointSettings(directory=bench.directory, **(settings or {})), options, carriers
+    )
     try:
         if started:
             await made.start()

@@ -19,7 +19,7 @@ from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.journal.database import Database
 from stokerd.settings import CheckpointSettings
 from tests.unit.checkpoints.bench import Bench
-from tests.unit.checkpoints.counter import Names, counter
+from tests.unit.checkpoints.counter import Names, alone, counter
 
 
 @pytest.fixture
@@ -32,8 +32,17 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 async def running(bench: Bench, tmp: Path) -> AsyncIterator[CheckpointRoom]:
     database = Database(tmp / "state")
     await database.open()
+    carriers = alone()
     parts = Parts(
-        bench.runtime, CheckpointJournal(database), Names(bench), "stokerd-1", b"salt" * 8, CollectorRegistry()
+        runtime=bench.runtime,
+        journal=CheckpointJournal(database),
+        names=Names(bench),
+        owner="stokerd-1",
+        salt=b"salt" * 8,
+        registry=CollectorRegistry(),
+        client=carriers.client,
+        keyring=carriers.keyring,
+        warmer=carriers.warmer,
     )
     room = CheckpointRoom(parts, CheckpointSettings(directory=bench.directory, criu_config="leave"))
     await room.load()
