@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
 
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """How a number is written in the file, and which values are sound (both ends included)."""
-
-    kind: Literal["count", "seconds", "bytes", "percent", "share"]
-    least: float
-    most: float
+from stoker.toml_settings import (
+    BodySize,
+    Bytes,
+    Count,
+    Percent,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+    Share,
+    Unit,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,7 @@ class Live:
 
 LIVE = Live()
 
-_CENTURY = 100 * 365 * 86_400
-Seconds = Annotated[float, Unit("seconds", 0, _CENTURY)]
-PositiveSeconds = Annotated[float, Unit("seconds", 0.001, _CENTURY)]
-Bytes = Annotated[int, Unit("bytes", 0, 1 << 60)]
 LazySize = Annotated[int, Unit("bytes", 64 << 20, 1 << 60)]
-BodySize = Annotated[int, Unit("bytes", 1 << 10, 1 << 30)]
-Count = Annotated[int, Unit("count", 0, 10**9)]
-PositiveCount = Annotated[int, Unit("count", 1, 10**9)]
-Percent = Annotated[float, Unit("percent", 0, 100)]
-Share = Annotated[float, Unit("share", 0, 1)]
 
 
 @dataclass(frozen=True, slots=True)
