@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,9 @@ from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
 from stoker.objects.inventory import PodInventory
 from stoker.objects.meta import LabelSelector, Object
+from stoker_coordinator.api.handlers import ASKED
 from stoker_coordinator.api.metrics import StoreCollector
+from stoker_coordinator.api.middleware import PageGate
 from stoker_coordinator.api.server import ApiServer
 from stoker_coordinator.audit import Audit
 from stoker_coordinator.auth import Tokens
@@ -28,12 +30,17 @@ from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.placing import Placing
 from stoker_coordinator.controllers.pods import PodIndex
 from stoker_coordinator.controllers.sharing import Sharing
+from stoker_coordinator.hypernodes.live import Live
+from stoker_coordinator.hypernodes.model import SourceState
 from stoker_coordinator.nodes.ports import Content, Presence
 from stoker_coordinator.nodes.service import Nodes
 from stoker_coordinator.sealing import Sealer
 from stoker_coordinator.store.base import Limits
 from stoker_coordinator.store.collector import collect
 from stoker_coordinator.store.sqlite import SqliteStore
+from stoker_coordinator.web.chronicle import Chronicle
+from stoker_coordinator.web.live import Changes
+from stoker_coordinator.web.pages import COOKIE, PREFIX, PUBLIC, Pages
 
 Run = Callable[[], Awaitable[None]]
 _FOLLOWED: tuple[type[Object], ...] = (
@@ -134,27 +141,33 @@ async def compose(
     nodes = Nodes(settings.link, directory / "link", store, registry, version=version)
     await nodes.open()
     stack.push_async_callback(nodes.close)
-    api = ApiServer(
-        settings.api,
-        store,
-        tokens=Tokens(directory / "tokens.json"),
-        sealer=sealer,
-        audit=Audit(directory / "audit.log"),
-        registry=registry,
-        version=version,
-        problems=problems,
-    )
     informer = Informer(store, _FOLLOWED)
     memory = FabricMemory(directory / "fabric.db")
     fabrics = Fabrics(store, informer, memory, settings.fabric, clock=_now)
     await fabrics.open()
     stack.push_async_callback(memory.close)
     nodes.add_listener(fabrics)
+    surroundings = Surroundings(informer)
+    tokens = Tokens(directory / "tokens.json")
+    pages, changes = _pages(informer, fabrics, surroundings, tokens)
+    api = ApiServer(
+        settings.api,
+        store,
+        tokens=tokens,
+        sealer=sealer,
+        audit=Audit(directory / "audit.log"),
+        registry=registry,
+        version=version,
+        problems=problems,
+        routes=pages.routes(),
+        gate=PageGate(PREFIX, COOKIE, PUBLIC),
+    )
+    stack.callback(changes.close)
     parts: dict[str, Run] = {
         "api": api.run,
         "nodes": nodes.run,
         "collector": partial(collect, store),
-        **_controllers(store, informer, nodes, sealer),
+        **_controllers(store, informer, surroundings, nodes, sealer),
         "fabrics": fabrics.run,
     }
     return Coordinator(store, nodes, api, parts)
@@ -164,8 +177,48 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _controllers(store: SqliteStore, informer: Informer, nodes: Nodes, sealer: Sealer) -> dict[str, Run]:
-    surroundings = Surroundings(informer)
+class _Topology:
+    """`web.pages.Topology`."""
+
+    def __init__(self, fabrics: Fabrics) -> None:
+        self._fabrics = fabrics
+
+    @property
+    def live(self) -> Live:
+        return self._fabrics.live
+
+    @property
+    def states(self) -> Sequence[SourceState]:
+        return self._fabrics.sources.states
+
+
+def _pages(informer: Informer, fabrics: Fabrics, surroundings: Surroundings, tokens: Tokens) -> tuple[Pages, Changes]:
+    """Make the pages, which hear of everything once all that there was has been heard of."""
+    chronicle, changes = Chronicle(_now), Changes()
+
+    def hear(old: Object | None, new: Object | None) -> None:
+        chronicle.quiet = not informer.synced.is_set()
+        chronicle.hear(old, new)
+        changes.hear(old, new)
+
+    informer.hear(hear)
+    fabrics.changed.append(lambda: changes.tell("fabrics"))
+    pages = Pages(
+        informer,
+        _Topology(fabrics),
+        surroundings.leaf_of,
+        chronicle,
+        changes,
+        authenticate=lambda header: tokens.authenticate(header, _now()),
+        who=lambda request: request[ASKED].who,
+        clock=_now,
+    )
+    return pages, changes
+
+
+def _controllers(
+    store: SqliteStore, informer: Informer, surroundings: Surroundings, nodes: Nodes, sealer: Sealer
+) -> dict[str, Run]:
     nodes.add_listener(surroundings)
     jobs = ImageJobs(store, informer, surroundings, clock=_now)
     crons = Crons(store, informer, clock=_now)

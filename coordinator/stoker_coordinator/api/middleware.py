@@ -6,9 +6,11 @@ import asyncio
 import socket
 import time
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from msgspec import Struct
 
 from stoker_coordinator.api.failures import MethodNotAllowed, UnknownRoute, failure_of, response_of
 from stoker_coordinator.api.handlers import ASKED, Asked
@@ -16,7 +18,7 @@ from stoker_coordinator.api.metrics import ApiMetrics
 from stoker_coordinator.api.peers import principal_of
 from stoker_coordinator.audit import Audit, Entry
 from stoker_coordinator.auth import READS, Principal, Tokens
-from stoker_coordinator.errors import Unauthorized
+from stoker_coordinator.errors import Forbidden, Unauthorized
 
 _PUBLIC = frozenset({"/healthz", "/readyz"})
 
@@ -113,18 +115,42 @@ async def explaining(request: web.Request, handler: Handler) -> web.StreamRespon
     return response_of(failure)
 
 
-def recognising(tokens: Tokens, gid: int | None) -> Middleware:
+class PageGate(Struct, frozen=True):
+    """How people who look at pages are known: by a cookie with their token. Whoever has none is sent to sign in."""
+
+    prefix: str
+    cookie: str
+    public: tuple[str, ...]
+    """What may be seen by everybody: the first of these is where one signs in; beginnings of paths."""
+
+
+def recognising(tokens: Tokens, gid: int | None, gate: PageGate | None = None) -> Middleware:
     """Return the middleware that finds out who asks. *gid*: the group that may use the unix socket."""
 
     @web.middleware
     async def recognise(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in _PUBLIC:
-            connection = _unix_socket(request)
-            if connection is not None:
-                request[ASKED].who = principal_of(connection, gid)
-            else:
-                header = request.headers.get("Authorization", "")
-                request[ASKED].who = _authenticated(tokens, header)
+        asked, path = request[ASKED], request.path
+        page = gate is not None and path.startswith(gate.prefix)
+        if gate is not None and page:
+            asked.verb = "get"
+        if path in _PUBLIC or (gate is not None and (path == "/" or path.startswith(gate.public))):
+            return await handler(request)
+        connection = _unix_socket(request)
+        if connection is not None:
+            asked.who = principal_of(connection, gid)
+        else:
+            header = request.headers.get("Authorization", "")
+            if gate is not None and page and not header:
+                header = f"Bearer {request.cookies.get(gate.cookie, '')}"
+            try:
+                asked.who = _authenticated(tokens, header)
+            except Unauthorized:
+                if gate is None or not page or request.method != "GET":
+                    raise
+                goal = quote(request.path_qs if not path.endswith("/live") else gate.prefix)
+                return web.Response(status=303, headers={"Location": f"{gate.public[0]}?next={goal}"})
+        if page and asked.who.role == "node":
+            raise Forbidden("pages are for people; this token is a node's")
         return await handler(request)
 
     return recognise

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from stoker_coordinator.api.handlers import Handlers
 from stoker_coordinator.api.metrics import ApiMetrics
-from stoker_coordinator.api.middleware import InFlight, explaining, recognising, recording
+from stoker_coordinator.api.middleware import InFlight, PageGate, explaining, recognising, recording
 from stoker_coordinator.api.peers import group_id
 from stoker_coordinator.api.verbs import Verbs
 from stoker_coordinator.api.watching import Watches
@@ -49,8 +49,11 @@ class ApiServer:
         version: str,
         problems: Callable[[], Mapping[str, str]] = dict,
         routes: tuple[web.RouteDef, ...] = (),
+        gate: PageGate | None = None,
     ) -> None:
+        """*gate*: how people are known who look at *routes* that are pages."""
         self._settings = settings
+        self._gate = gate
         self._tokens = tokens
         self._audit = audit
         metrics = ApiMetrics(registry)
@@ -85,7 +88,7 @@ class ApiServer:
             middlewares=[
                 recording(self._metrics, self._audit, self._in_flight),
                 explaining,
-                recognising(self._tokens, gid),
+                recognising(self._tokens, gid, self._gate),
             ],
         )
         app.add_routes(self._routes)

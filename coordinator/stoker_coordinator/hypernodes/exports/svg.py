@@ -22,7 +22,7 @@ _CARD, _TILE = 244, 118
 _SQUARE, _PER_ROW = 15, 13
 _BAR, _DROP = 42, 26
 _LETTER = 6.1  # of 11 px, about
-_STYLE = """
+STYLE = """
 .hn-bg{fill:#fff}.hn-in{fill:#f4f6f8;stroke:#cfd6dd}.hn-card{fill:#fff;stroke:#90a4ae;stroke-width:1.5}
 .hn-text{font:11px system-ui,sans-serif;fill:#1c2733}.hn-name{font-weight:600}.hn-dim{fill:#5b6975}
 .hn-bad{fill:#c62828}.hn-line{stroke:#90a4ae;stroke-width:1.6;fill:none}
@@ -68,7 +68,7 @@ def svg(domains: Iterable[HyperNode], title: str = "") -> str:
     label = escape(f"topology of {title or 'the fabric'}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{label}"><style>{_STYLE}</style>\n' + "\n".join(body) + "\n</svg>\n"
+        f'role="img" aria-label="{label}"><style>{STYLE}</style>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 

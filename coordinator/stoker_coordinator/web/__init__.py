@@ -1,0 +1,1 @@
+"""Pages for people: HTML and SVG made here, a little JavaScript for what changes meanwhile; nothing from elsewhere."""
