@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from stoker.toml_settings import PositiveSeconds, Unit
@@ -37,10 +38,11 @@ def _part(kind: type[Any], is_live: IsLive | None) -> Iterator[str]:
     yield f"|---|---|---|{'---|' if is_live is not None else ''}---|"
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        default = _written(getattr(kind(), field.name), hints[field.name])
+        value = getattr(kind(), field.name)
+        default = f"`{_written(value, hints[field.name])}`" if value is not None else "none"
         reload = "" if is_live is None else f"{'yes' if is_live(kind, field.name) else 'restart'} | "
         text = texts[field.name].replace("``", "`").replace("|", "\\|")
-        yield f"| `{field.name}` | `{default}` | {_values(hints[field.name])} | {reload}{text} |"
+        yield f"| `{field.name}` | {default} | {_values(hints[field.name])} | {reload}{text} |"
     yield ""
 
 
@@ -60,6 +62,8 @@ def _unit(hint: Any) -> Unit | None:
 
 
 def _bare(hint: Any) -> Any:
+    if get_origin(hint) is UnionType:
+        return _bare(next(each for each in get_args(hint) if each is not type(None)))
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 

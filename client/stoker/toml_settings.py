@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -125,6 +126,8 @@ def _value(raw: Any, hint: Any) -> Any:
     if get_origin(hint) is typing.Annotated:
         unit = next((mark for mark in hint.__metadata__ if isinstance(mark, Unit)), None)
         return _value(raw, get_args(hint)[0]) if unit is None else _number(raw, unit)
+    if get_origin(hint) is types.UnionType:  # None is what stands in no file
+        return _value(raw, next(each for each in get_args(hint) if each is not type(None)))
     if get_origin(hint) is typing.Literal:
         if raw not in get_args(hint):
             raise ValueError(f"{_show(raw)} is not one of {', '.join(map(repr, get_args(hint)))}")
