@@ -51,23 +51,22 @@ class Leaves:
             return
         self._moved.add(node)
         if before.keys() != links.keys():
+            nodes_of, touched = self.nodes, self._touched
             for switch in before:
-                self._at(switch).discard(node)
+                touched.setdefault(switch, len(nodes_of[switch]))
+                nodes_of[switch].discard(node)
             for switch in links:
-                self._at(switch).add(node)
+                nodes = nodes_of.get(switch)
+                if nodes is None:
+                    nodes_of[switch] = {node}
+                    touched.setdefault(switch, 0)
+                else:
+                    touched.setdefault(switch, len(nodes))
+                    nodes.add(node)
         if links:
             self.links[node] = links
         else:
             del self.links[node]
-
-    def _at(self, switch: str) -> set[str]:
-        """Return the nodes of a switch, to be changed."""
-        nodes = self.nodes.get(switch)
-        if nodes is None:
-            nodes = self.nodes[switch] = set()
-        if switch not in self._touched:
-            self._touched[switch] = len(nodes)
-        return nodes
 
     def settle(self) -> Settled:
         """Bring groups and homes up to date."""
@@ -201,12 +200,13 @@ class Leaves:
         return fresh or emptied
 
     def _nearest(self, links: Mapping[str, int]) -> str:
+        groups = {self.group_of[switch] for switch in links}
+        if len(groups) == 1:
+            return groups.pop()
         counts: dict[str, int] = {}
         for switch, count in links.items():
             gid = self.group_of[switch]
             counts[gid] = counts.get(gid, 0) + count
-        if len(counts) == 1:
-            return next(iter(counts))
         return min(counts, key=lambda gid: (-counts[gid], self._girth[gid], gid))
 
     def _forget(self) -> None:

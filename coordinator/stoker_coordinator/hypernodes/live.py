@@ -259,15 +259,14 @@ class Live:
 
     def _spread(self, known: _Known, ports: tuple[Port, ...]) -> None:
         """Put a node into the trees of its fabrics."""
-        by_fabric: dict[str, list[Port]] = {}
-        for port in ports:
-            if self.options.fabrics is None or port.fabric in self.options.fabrics:
-                by_fabric.setdefault(port.fabric, []).append(port)
+        by_fabric = _by_fabric(ports)
+        if self.options.fabrics is not None:
+            by_fabric = {fabric: own for fabric, own in by_fabric.items() if fabric in self.options.fabrics}
         known.ports = ports
         for fabric in known.fabrics - by_fabric.keys():
             self.trees[fabric].drop(known.facts.name)
         for fabric, own in by_fabric.items():
-            self._tree(fabric).put(known.facts, tuple(own))
+            self._tree(fabric).put(known.facts, own)
         known.fabrics = frozenset(by_fabric)
 
     def _tree(self, fabric: str) -> FabricTree:
@@ -308,3 +307,16 @@ class Live:
                 found.update(tree.names.memory)
         found.update(name for name, each in self._names.items() if each.fabric not in {fabric, *self.trees})
         return found
+
+
+def _by_fabric(ports: tuple[Port, ...]) -> dict[str, tuple[Port, ...]]:
+    """Return ports by their fabrics. Those of one mostly stand beside each other."""
+    found: dict[str, tuple[Port, ...]] = {}
+    start, count = 0, len(ports)
+    while start < count:
+        fabric, end = ports[start].fabric, start + 1
+        while end < count and ports[end].fabric == fabric:
+            end += 1
+        found[fabric] = found.get(fabric, ()) + ports[start:end]
+        start = end
+    return found

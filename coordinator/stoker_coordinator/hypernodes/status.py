@@ -45,6 +45,24 @@ class Frame(Struct, frozen=True):
     """Of the fabric, at its root: into how many it falls apart."""
 
 
+class Still(Struct, frozen=True):
+    """What is shown of a domain and stays as long as its frame does."""
+
+    members: tuple[Member, ...]
+    switches: tuple[SwitchStatus, ...]
+    mark: bytes
+
+
+def still(frame: Frame, called: Mapping[str, str]) -> Still:
+    """Return what stays of a domain; its switches as they are without links to nodes."""
+    what = msgspec.msgpack.encode((frame.tier, frame.parent, frame.children, frame.switches))
+    return Still(
+        members=tuple(Member(type="HyperNode", name=each) for each in frame.children),
+        switches=tuple(SwitchStatus(id=switch, name=called.get(switch, "")) for switch in frame.switches),
+        mark=hashlib.blake2b(what, digest_size=12).digest(),
+    )
+
+
 class Tally:
     """What is summed over nodes and domains."""
 
@@ -56,6 +74,8 @@ class Tally:
         self.unhealthy_links: list[UnhealthyLink] = []
         self.on_switch: dict[str, list[int]] = {}
         self.called: dict[str, str] = {}
+        self.own = (0, 0)
+        """Unhealthy nodes and links that are of no domain beneath; these come first."""
         self.changed: datetime | None = None
 
     def node(self, facts: NodeFacts, ports: Iterable[Port], use: Mapping[tuple[str, int], PortUse]) -> None:
@@ -63,26 +83,33 @@ class Tally:
         self.nodes.append(facts.name)
         self.node_count += 1
         down = total = 0
+        capacity = lost = 0.0
+        on_switch, called = self.on_switch, self.called
         for port in ports:
-            if not port.nic or (not port.switch and port.state in _UNUSED):
+            state, switch = port.state, port.switch
+            if not port.nic or (not switch and state in _UNUSED):
                 continue
             total += 1
-            self.links += 1
-            self.capacity += port.gbps
-            counts = self.on_switch.setdefault(port.switch, [0, 0])
-            if port.switch_name and port.switch not in self.called:
-                self.called[port.switch] = port.switch_name
+            capacity += port.gbps
+            counts = on_switch.get(switch)
+            if counts is None:
+                counts = on_switch[switch] = [0, 0]
             counts[0] += 1
-            if port.state == "down":
+            if port.switch_name and switch not in called:
+                called[switch] = port.switch_name
+            if state == "down":
                 down += 1
                 counts[1] += 1
-            else:
-                self.available += port.gbps
-            if port.state in _BAD or port.lost is not None:
+                lost += port.gbps
+            if state in _BAD or port.lost is not None:
                 self._bad_link(facts.name, port)
             if use:
                 self._use(port, use.get((port.nic, port.number), _NO_USE))
+        self.links += total
+        self.capacity += capacity
+        self.available += capacity - lost
         self._fitness(facts, down=down, total=total)
+        self.own = (len(self.unhealthy_nodes), len(self.unhealthy_links))
 
     def _bad_link(self, node: str, port: Port) -> None:
         self.bad_links += 1
@@ -158,17 +185,18 @@ _UNUSED = frozenset(("down", "unknown"))
 
 def describe(
     frame: Frame,
+    stays: Still,
     tally: Tally,
     below: Sequence[HyperNode],
-    called: Mapping[str, str],
     sources: Sequence[tuple[str, str]],
     stamp: Stamp | None,
     now: datetime,
 ) -> tuple[HyperNode, Stamp]:
     """Return a domain as it is shown. *sources*: central ones that do not answer, and why; *stamp*: of before."""
-    switches = tuple(_switch(switch, called, tally) for switch in frame.switches)
-    members = tuple(Member(type="HyperNode", name=each) for each in frame.children)
-    members += tuple(Member(type="Node", name=each) for each in tally.nodes)
+    switches = tuple(_switch(each, tally) for each in stays.switches) if tally.nodes else stays.switches
+    members = stays.members
+    if tally.nodes:
+        members += tuple(Member(type="Node", name=each) for each in tally.nodes)
     from_below = sum(each.uplink_gbps for each in below) if below else tally.capacity
     congestion = tally.congestion
     conditions = _conditions(frame, tally, sources, congestion, stamp)
@@ -204,7 +232,7 @@ def describe(
             msgspec.structs.replace(each, last_transition_time=timed[each.type][1]) for each in conditions
         ),
     )
-    mark = _mark(found)
+    mark = _mark(stays, tally)
     since = stamp.since if stamp is not None and stamp.mark == mark else now
     last = max(since, tally.changed) if tally.changed is not None else since
     fresh = Stamp(mark, since, timed)
@@ -212,19 +240,21 @@ def describe(
     return msgspec.structs.replace(found, last_change=last), kept
 
 
-def _switch(switch: str, called: Mapping[str, str], tally: Tally) -> SwitchStatus:
-    links, down = tally.on_switch.get(switch, (0, 0))
-    return SwitchStatus(id=switch, name=called.get(switch) or tally.called.get(switch, ""), links=links, down=down)
+def _switch(each: SwitchStatus, tally: Tally) -> SwitchStatus:
+    links, down = tally.on_switch.get(each.id, (0, 0))
+    return SwitchStatus(id=each.id, name=each.name or tally.called.get(each.id, ""), links=links, down=down)
 
 
-def _mark(found: HyperNode) -> str:
-    """Return a digest of what counts as a change: not load, and not what is beneath."""
-    links = [(each.node, each.nic, each.port, each.state, each.reason) for each in found.unhealthy_links]
-    nodes = [(each.name, each.reason) for each in found.unhealthy_nodes]
-    if found.members and found.members[0].type == "HyperNode":
-        links, nodes = [], []  # the domains beneath tell that
-    what = (found.tier, found.parent, found.members, [each.id for each in found.switches], nodes, links)
-    return hashlib.blake2b(msgspec.msgpack.encode(what), digest_size=12).hexdigest()
+def _mark(stays: Still, tally: Tally) -> str:
+    """Return a digest of what counts as a change: not load, and not what is told by the domains beneath."""
+    links = [
+        (each.node, each.nic, each.port, each.state, each.reason) for each in tally.unhealthy_links[: tally.own[1]]
+    ]
+    nodes = [(each.name, each.reason) for each in tally.unhealthy_nodes[: tally.own[0]]]
+    if not tally.nodes:
+        return stays.mark.hex()
+    what = msgspec.msgpack.encode((stays.mark, tally.nodes, nodes, links))
+    return hashlib.blake2b(what, digest_size=12).hexdigest()
 
 
 def _conditions(

@@ -6,14 +6,15 @@ changed its switches, and describes the domains anew that this concerns, and tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from heapq import heapify, heappop, heappush
 
 from stoker_coordinator.hypernodes.leaves import Leaves
 from stoker_coordinator.hypernodes.levels import Links, Shape, Upper, declared, rise
 from stoker_coordinator.hypernodes.model import Delta, HyperNode, NameMemory, NodeFacts, Port, PortUse, Stamp
 from stoker_coordinator.hypernodes.naming import Names
-from stoker_coordinator.hypernodes.status import Frame, Tally, describe
+from stoker_coordinator.hypernodes.status import Frame, Still, Tally, describe, still
 
 ROOT = ""
 _NO_USE: Mapping[tuple[str, int], PortUse] = {}
@@ -39,6 +40,7 @@ class FabricTree:
         self._above: dict[str, str] = {}
         self._delicate: set[str] = set()
         self._perching: dict[str, list[str]] = {}
+        self._still: dict[str, Still] = {}
         self._stale: set[str] = set()
         self._reshape = True
         self._all = True
@@ -51,10 +53,10 @@ class FabricTree:
             self.drop(facts.name)
             return
         self.facts[facts.name] = (facts, ports)
-        counts: dict[str, int] = {}
-        for port in ports:
-            if port.switch:
-                counts[port.switch] = counts.get(port.switch, 0) + 1
+        switches = [port.switch for port in ports if port.switch]
+        counts = dict.fromkeys(switches, 1)
+        if len(counts) < len(switches):
+            counts = {switch: switches.count(switch) for switch in counts}
         self.leaves.put(facts.name, counts)
         self._stale.add(facts.name)
 
@@ -72,6 +74,7 @@ class FabricTree:
         """Take other links between switches."""
         self.links, self.parents = links, parents
         self._reshape = self._all = True
+        self._still.clear()
 
     def note(self, failed: tuple[tuple[str, str], ...]) -> None:
         """Take which central sources do not answer, and why."""
@@ -100,7 +103,7 @@ class FabricTree:
         self._reshape = self._all = self._noted = False
         if not dirty:
             return Delta()
-        return self._describe(self._upwards(dirty), now, called, uses, stamps)
+        return self._describe(dirty, now, called, uses, stamps)
 
     # ------------------------------------------------------------------------------------------ structure
 
@@ -114,7 +117,9 @@ class FabricTree:
             shape = rise(leaves, weights, self.links)
             self._delicate = self._find_delicate(weights)
         self._shape = shape
+        perching = self._perching
         domains, root = self._domains(leaves, shape)
+        moved = {key for key in perching.keys() | self._perching.keys() if perching.get(key) != self._perching.get(key)}
         if not leaves:
             old, self.frames = self.frames, {}
             self._children, self._above = {}, {}
@@ -122,7 +127,7 @@ class FabricTree:
             return set(old)
         named = {key: upper.switches for key, upper in domains.items() if key != root}
         self.names.assign(named, lambda switch: called.get(switch) or self.heard(switch), taken(), now)
-        return self._reframe(domains, root, shape)
+        return self._reframe(domains, root, shape) | moved
 
     def heard(self, switch: str) -> str:
         """Return what a node says that a switch is called."""
@@ -167,7 +172,10 @@ class FabricTree:
                 parts=len(upper.children) if upper.key == ROOT else 1,
             )
         old, self.frames = self.frames, frames
-        return {key for key in old.keys() | frames.keys() if old.get(key) != frames.get(key)}
+        changed = {key for key in old.keys() | frames.keys() if old.get(key) != frames.get(key)}
+        for key in changed:
+            self._still.pop(key, None)
+        return changed
 
     def _uplinks(self, switches: tuple[str, ...], below: set[str]) -> tuple[int, float]:
         count, total = 0, 0.0
@@ -190,42 +198,58 @@ class FabricTree:
 
     # ------------------------------------------------------------------------------------------ how they are doing
 
-    def _upwards(self, dirty: Iterable[str]) -> list[str]:
-        """Return the domains to describe anew, those beneath before those above."""
-        perched = {gid: key for key, gids in self._perching.items() for gid in gids}
-        found: set[str] = set()
-        for key in dirty:
-            each: str | None = perched.get(key, key)
-            while each is not None and each not in found and (each in self.frames):
-                found.add(each)
-                each = self._above.get(each)
-        return sorted(found, key=lambda key: (self.frames[key].tier, self.frames[key].name))
-
     def _describe(
         self,
-        keys: Sequence[str],
+        dirty: Iterable[str],
         now: datetime,
         called: Mapping[str, str],
         uses: Mapping[str, Mapping[tuple[str, int], PortUse]],
         stamps: dict[str, Stamp],
     ) -> Delta:
+        """Describe domains anew, and those above them as far up as that makes a difference."""
+        perched = {gid: key for key, gids in self._perching.items() for gid in gids}
+        waiting = [key for key in {perched.get(key, key) for key in dirty} if key in self.frames]
+        heap = [(self.frames[key].tier, self.frames[key].name, key) for key in waiting]
+        heapify(heap)
         changed = []
-        for key in keys:
-            frame = self.frames[key]
-            tally = Tally()
-            for node in sorted(self._nodes_at(key)):
-                facts, ports = self.facts[node]
-                tally.node(facts, ports, uses.get(node, _NO_USE))
-            below = [self.hypernodes[self.frames[child].name] for child in self._children[key]]
-            for each in below:
-                tally.domain(each)
-            failed = self._failed if frame.root else ()
-            found, stamp = describe(frame, tally, below, called, failed, stamps.get(frame.name), now)
-            stamps[frame.name] = stamp
-            if self.hypernodes.get(frame.name) != found:
-                self.hypernodes[frame.name] = found
+        while heap:
+            key = heappop(heap)[2]
+            while heap and heap[0][2] == key:
+                heappop(heap)
+            found = self._look_at(key, now, called, uses, stamps)
+            if found is not None:
                 changed.append(found)
+                above = self._above.get(key)
+                if above is not None:
+                    heappush(heap, (self.frames[above].tier, self.frames[above].name, above))
         return Delta(tuple(changed), self._sweep(stamps))
+
+    def _look_at(
+        self,
+        key: str,
+        now: datetime,
+        called: Mapping[str, str],
+        uses: Mapping[str, Mapping[tuple[str, int], PortUse]],
+        stamps: dict[str, Stamp],
+    ) -> HyperNode | None:
+        """Describe one domain; return it if it is not as it was."""
+        frame = self.frames[key]
+        tally = Tally()
+        for node in sorted(self._nodes_at(key)):
+            facts, ports = self.facts[node]
+            tally.node(facts, ports, uses.get(node, _NO_USE))
+        below = [self.hypernodes[name] for name in frame.children]
+        for each in below:
+            tally.domain(each)
+        stays = self._still.get(key)
+        if stays is None:
+            stays = self._still[key] = still(frame, called)
+        failed = self._failed if frame.root else ()
+        found, stamps[frame.name] = describe(frame, stays, tally, below, failed, stamps.get(frame.name), now)
+        if self.hypernodes.get(frame.name) == found:
+            return None
+        self.hypernodes[frame.name] = found
+        return found
 
     def _nodes_at(self, key: str) -> Iterable[str]:
         nodes = self.leaves.homes.get(key, set())

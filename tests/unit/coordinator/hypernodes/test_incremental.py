@@ -11,21 +11,32 @@ from msgspec.structs import replace
 
 from stoker_coordinator.hypernodes.labels import LabelTopology
 from stoker_coordinator.hypernodes.live import Live, Options
-from stoker_coordinator.hypernodes.model import Attachment, HyperNode, NodeFacts, Port, PortUse, Reading, SourceState
-from tests.unit.coordinator.hypernodes.fabrics import THEN
+from stoker_coordinator.hypernodes.model import (
+    Attachment,
+    HyperNode,
+    LinkHealth,
+    NodeFacts,
+    Port,
+    PortUse,
+    Reading,
+    SourceState,
+    Trunk,
+)
+from stoker_coordinator.hypernodes.sources.trunks import Trunks
+from tests.unit.coordinator.hypernodes.fabrics import THEN, Plan, all_facts, facts_of, source_of, spine, trunks_of
 
 NODES = [f"n{number}" for number in range(9)]
 SWITCHES = [f"s{number}" for number in range(9)]
 OPTIONS = Options(strangers=True, labels=(LabelTopology("places", ("block", "rack")),))
 
-STATES = st.sampled_from(["healthy", "healthy", "degraded", "down", "unknown"])
+STATES: list[LinkHealth] = ["healthy", "healthy", "degraded", "down", "unknown"]
 
 
 @st.composite
 def ports(draw: st.DrawFn, node: str) -> tuple[Port, ...]:
     found = []
     for number in range(draw(st.integers(0, 4))):
-        state = draw(STATES)
+        state = draw(st.sampled_from(STATES))
         found.append(
             Port(
                 nic=f"mlx5_{number}",
@@ -77,9 +88,7 @@ def sources(draw: st.DrawFn) -> SourceState:
 
 
 @st.composite
-def trunks(draw: st.DrawFn) -> tuple[object, ...]:
-    from stoker_coordinator.hypernodes.sources.trunks import Trunks
-
+def trunks(draw: st.DrawFn) -> tuple[Trunk, ...]:
     found = Trunks()
     for _ in range(draw(st.integers(0, 14))):
         found.add(draw(st.sampled_from(SWITCHES)), draw(st.sampled_from(SWITCHES)), 400.0)
@@ -106,6 +115,8 @@ def apply(live: Live, change: object) -> None:
             live.central((change,))
         case (str(node), float(congestion)):
             live.use(node, (PortUse("mlx5_0", 1, 10.0, 20.0, congestion),))
+        case _:
+            raise AssertionError(change)
 
 
 def whole(live: Live, uses: Mapping[str, float], now: datetime) -> Live:
@@ -123,7 +134,7 @@ def whole(live: Live, uses: Mapping[str, float], now: datetime) -> Live:
 
 
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=12))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_changes_give_what_a_build_gives(batches: list[list[object]]) -> None:
     live = Live(OPTIONS)
     shown: dict[str, HyperNode] = {}
@@ -148,8 +159,52 @@ def test_changes_give_what_a_build_gives(batches: list[list[object]]) -> None:
     assert fresh.memory() == live.memory()
 
 
+PLAN = Plan(racks=6, nodes_per_rack=3, rails=2, racks_per_pod=2)
+ON_SPINE = NodeFacts("n00099", ports=(Port("mlx5_0", 1, "infiniband", switch=spine(0, 0, 0), state="healthy"),))
+
+
+@st.composite
+def happenings(draw: st.DrawFn) -> NodeFacts | str:
+    """Draw what happens to a node of a fabric of three tiers: it goes, comes, moves, loses a link, is cabled oddly."""
+    number, other = draw(st.integers(0, PLAN.nodes - 1)), draw(st.integers(0, PLAN.nodes - 1))
+    here, there = facts_of(PLAN, number), facts_of(PLAN, other)
+    match draw(st.integers(0, 7)):
+        case 0 | 1:
+            return here.name
+        case 2 | 3:
+            return here
+        case 4:
+            return replace(there, name=here.name)
+        case 5:
+            return replace(here, ports=(here.ports[0], there.ports[1]))
+        case 6:
+            return replace(here, ports=here.ports[:1], ready=False)
+        case _:
+            return ON_SPINE if draw(st.booleans()) else ON_SPINE.name
+
+
+@given(st.lists(happenings(), min_size=1, max_size=25), st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_changes_of_a_fabric_of_three_tiers_give_what_a_build_gives(changes: list[NodeFacts | str], batch: int) -> None:
+    live = Live(OPTIONS)
+    live.central((source_of(trunks_of(PLAN)),))
+    for facts in all_facts(PLAN):
+        live.put(facts)
+    live.settle(THEN)
+    now = THEN
+    for number, change in enumerate(changes):
+        apply(live, change)
+        if number % batch == 0:
+            now += timedelta(seconds=1)
+            live.settle(now)
+    live.settle(now)
+    fresh = whole(live, {}, now)
+    assert fresh.hypernodes() == live.hypernodes()
+    assert fresh.memory() == live.memory()
+
+
 @given(st.lists(nodes(), max_size=12), sources(), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_order_does_not_count(facts: list[NodeFacts], source: SourceState, random: object) -> None:
     last = {each.name: each for each in facts}
     one, other = Live(OPTIONS), Live(OPTIONS)
@@ -167,7 +222,7 @@ def test_the_order_does_not_count(facts: list[NodeFacts], source: SourceState, r
 
 
 @given(st.lists(CHANGES, max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_each_node_has_one_place_in_a_fabric(changes: list[object]) -> None:
     live = Live(OPTIONS)
     for change in changes:
