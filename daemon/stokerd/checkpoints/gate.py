@@ -94,7 +94,7 @@ class Gate:
         running = self._ledger.get(identity)
         self._ledger.put(replace(running, image=made.image))
         pushed = await self._push(identity, image, image, auths)
-        return replace(made, pushed=pushed.pushed, steps=pushed.steps, finished_at=pushed.finished_at)
+        return replace(pushed, image=made.image)
 
     async def _push(self, identity: str, image: str, target: str, auths: Sequence[InlineAuth]) -> Operation:
         meter = Meter(self._ledger, identity, self._clock, "pushing")

@@ -121,7 +121,7 @@ def _undone(operation: Operation, message: str) -> Operation:
 def recovered(operation: Operation, checkpoints: Iterable[CheckpointInfo], now: datetime) -> Operation:
     """Say how an operation came out that stokerd did not see the end of, by the checkpoints that bear its id."""
     found = list(checkpoints)
-    if operation.kind == "Checkpoint" and found and len(found) == operation.desired:
+    if operation.kind in {"Checkpoint", "Pull"} and found and len(found) == operation.desired:
         return succeeded(operation, now, checkpoints=found)
     if operation.cancelled:
         return cancelled(operation, now)

@@ -41,6 +41,7 @@ from stoker.objects.images import (
 from stokerd.api.calls import Deadlines
 from stokerd.api.server import ApiServer, ApiSettings
 from stokerd.errors import NotFound
+from tests.unit.api.fake_archives import FakeArchives
 from tests.unit.api.fake_checkpoints import FakeCheckpoints
 from tests.unit.api.fake_containers import FakeContainers
 from tests.unit.api.fake_node import FakeNode
@@ -263,6 +264,7 @@ class Api:
     images: FakeImages
     containers: FakeContainers
     checkpoints: FakeCheckpoints
+    archives: FakeArchives
     topology: FakeTopology
     node: FakeNode
     registry: CollectorRegistry
@@ -280,6 +282,7 @@ class Api:
             images=self.images,
             containers=self.containers,
             checkpoints=self.checkpoints,
+            archives=self.archives,
             topology=self.topology,
             node=self.node,
             registry=self.registry,
@@ -301,11 +304,13 @@ async def running_api(
     settings = ApiSettings(socket=directory / "s.sock", group=group, max_body=max_body, heartbeat=heartbeat)
     images, containers, node, registry = FakeImages(), FakeContainers(), FakeNode(), CollectorRegistry()
     checkpoints, topology = FakeCheckpoints(), FakeTopology()
+    archives = FakeArchives(checkpoints)
     server = ApiServer(
         settings,
         images=images,
         containers=containers,
         checkpoints=checkpoints,
+        archives=archives,
         topology=topology,
         node=node,
         registry=registry,
@@ -315,7 +320,17 @@ async def running_api(
     await server.start()
     http = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=str(settings.socket)))
     api = Api(
-        settings.socket, images, containers, checkpoints, topology, node, registry, server, http, settings=settings
+        settings.socket,
+        images,
+        containers,
+        checkpoints,
+        archives,
+        topology,
+        node,
+        registry,
+        server,
+        http,
+        settings=settings,
     )
     try:
         yield api

@@ -41,6 +41,14 @@ class Bench:
         build_upper(upper)
         return container
 
+    def base(self, container: str) -> None:
+        """Let the layers of the container's image have something in them."""
+        root = root_of(self.runtime.store.mounts(container))
+        assert root is not None
+        for lower in root.lowers:
+            Path(lower).mkdir(parents=True)
+            (Path(lower) / "of-the-base").write_text("base")
+
     def upper(self, container: str) -> Path:
         root = root_of(self.runtime.store.mounts(container))
         assert root is not None

@@ -23,7 +23,6 @@ from stokerd.checkpoints.committing import CommitWish
 from stokerd.checkpoints.errors import TreeUnsupported
 from stokerd.checkpoints.imaging import parse_change
 from stokerd.checkpoints.layers import Packed, pack_layer
-from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.pressing import Produce, pressed
 from stokerd.errors import NotFound, StokerError
 from tests.unit.checkpoints.bench import Bench, ended
@@ -93,17 +92,9 @@ async def test_zstd_in_frames(bench: Bench) -> None:
     assert body.count(zstandard.FRAME_HEADER) > 1
 
 
-def _fill(lowers: tuple[str, ...]) -> None:
-    for lower in lowers:
-        Path(lower).mkdir(parents=True)
-        (Path(lower) / "of-the-base").write_text("base")
-
-
 async def test_squashed_it_is_one_layer_that_stands_on_nothing(bench: Bench) -> None:
     container = bench.container()
-    root = root_of(bench.runtime.store.mounts(container))
-    assert root is not None
-    _fill(root.lowers)
+    bench.base(container)
     made = await bench.room.commit(container, CommitWish(NAME, squash=True))
     manifest = json.loads(await bench.runtime.content.read(made.target.digest))
     config = json.loads(await bench.runtime.content.read(made.id))

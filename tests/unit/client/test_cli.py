@@ -622,6 +622,7 @@ def test_help_names_the_exit_codes_and_every_command(capsys: pytest.CaptureFixtu
         "warm",
         "plan",
         "ls",
+        "push",
         "pin",
         "unpin",
         "pins",
