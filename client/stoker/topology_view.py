@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from stoker.cli.text import Color, Style, clean, shorten_end
 from stoker.objects.topology import (
+    Disk,
     Gpu,
     Nic,
     NicPort,
@@ -63,7 +64,7 @@ def tree(report: TopologyReport, style: Style, width: int | None = None) -> list
     *width*: columns that a line may have; None: as many as it takes.
     """
     lines = [_head(report, style)]
-    items = [*_numa_items(report, style), *_domain_items(report, style)]
+    items = [*_numa_items(report, style), *_domain_items(report, style), *_content_items(report, style)]
     for place, item in enumerate(items):
         lines += _drawn(item, "", last=place == len(items) - 1, style=style)
     if report.findings:
@@ -78,6 +79,8 @@ def _head(report: TopologyReport, style: Style) -> str:
         (len(report.numa), "NUMA node"),
     )
     parts = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts if count]
+    if report.cpu is not None and report.cpu.model:
+        parts.append(f"{report.cpu.sockets or 1} x {clean(report.cpu.model)}")
     parts += [f"{key} {clean(value)}" for key, value in (*report.placement.items(), *report.labels.items())]
     return f"{style.paint(clean(report.node), 'bold')}  {style.separator.join(parts)}".rstrip()
 
@@ -91,7 +94,7 @@ def _numa_items(report: TopologyReport, style: Style) -> list[_Item]:
     for number in (*numbers, None):
         gpus = [gpu for gpu in report.gpus if gpu.pcie.numa == number]
         nics = [nic for nic in report.nics if _numa(nic) == number and nic.name not in with_gpus]
-        if number is None and not gpus and not nics:
+        if number is None and not gpus and not nics and not any(disk.numa is None for disk in report.disks):
             continue
         drawn: set[str] = set()
         below = []
@@ -100,12 +103,25 @@ def _numa_items(report: TopologyReport, style: Style) -> list[_Item]:
             drawn |= {nic.name for nic in beside}
             below.append(_Item(_gpu_text(gpu, style), (_Item(_nic_text(nic, style, gpu)) for nic in beside)))
         below += [_Item(_nic_text(nic, style)) for nic in nics]
+        below += [_Item(text) for text in _disk_texts(report.disks, number, style)]
         # NICs near a GPU of which the report says that others are nearer.
         shown = {name for gpu in report.gpus for name in gpu.nics}
         below += [_Item(_nic_text(nic, style)) for nic in with_gpus.values()
                   if _numa(nic) == number and nic.name not in shown]  # fmt: skip
         items.append(_Item(_numa_text(report, number, style), below))
     return items
+
+
+def _disk_texts(disks: Sequence[Disk], number: int | None, style: Style) -> list[str]:
+    """Return a line for each kind of disk of a NUMA node."""
+    kinds: dict[tuple[str, int, bool], list[str]] = {}
+    for disk in disks:
+        if disk.numa == number:
+            kinds.setdefault((clean(disk.model), disk.bytes, disk.rotational), []).append(clean(disk.name))
+    return [
+        f"{style.paint(', '.join(names), 'cyan')}  {style.separator.join(filter(None, (format_size(size), model)))}"
+        for (model, size, _), names in kinds.items()
+    ]
 
 
 def _numa(nic: Nic) -> int | None:
@@ -126,10 +142,19 @@ def _gpu_text(gpu: Gpu, style: Style) -> str:
         format_size(gpu.memory_bytes) if gpu.memory_bytes else "",
         _lanes(gpu.pcie, style),
         f"MIG {gpu.mig.lower()}" if gpu.mig and gpu.mig != "Disabled" else "",
+        _nvlinks(gpu, style),
         style.paint(f"{gpu.ecc_uncorrected} memory errors", "red") if gpu.ecc_uncorrected else "",
+        style.paint(", ".join(f"Xid {each.xid}" for each in gpu.xids), "yellow") if gpu.xids else "",
         style.paint(", ".join(gpu.throttled), "yellow") if gpu.throttled else "",
     ]
     return f"{style.paint(gpu.name, 'cyan')}  {style.separator.join(filter(None, parts))}"
+
+
+def _nvlinks(gpu: Gpu, style: Style) -> str:
+    links = sum(end.links for end in gpu.nvlinks)
+    if gpu.nvlinks_down:
+        return style.paint(f"{links} of {links + gpu.nvlinks_down} NVLinks", "yellow")
+    return f"{links} NVLinks" if links else ""
 
 
 def _lanes(place: PcieInfo, style: Style) -> str:
@@ -178,6 +203,20 @@ def _domain_items(report: TopologyReport, style: Style) -> list[_Item]:
         text = f"none: {clean(domain.refused)}" if domain.refused else clean(domain.name)
         items.append(_Item(f"{style.paint('NVLink domain', 'bold')}  {gpus}{style.separator}{text}"))
     return items
+
+
+def _content_items(report: TopologyReport, style: Style) -> list[_Item]:
+    """Return what is on the node already, in numbers."""
+    if report.images is None or report.pods is None:
+        return []
+    images, pods = report.images, report.pods
+    text = style.separator.join(
+        (
+            f"{images.total} image{'' if images.total == 1 else 's'} ({format_size(images.bytes)})",
+            f"{pods.total} pod{'' if pods.total == 1 else 's'}",
+        )
+    )
+    return [_Item(f"{style.paint('on it', 'bold')}  {text}")]
 
 
 def _range(names: Sequence[str], report: TopologyReport) -> str:
@@ -311,11 +350,11 @@ def change_line(change: TopologyChange, style: Style) -> str:
     at = change.at.astimezone().strftime("%H:%M:%S")
     subject = style.paint(clean(change.subject), "cyan")
     if change.kind == "added":
-        text = f"{style.ok} {subject}" + (f"  {clean(change.after)}" if change.after else "")
+        text = f"{style.paint('+', 'green')} {subject}" + (f"  {clean(change.after)}" if change.after else "")
     elif change.kind == "removed":
-        text = f"{style.bad} {subject}" + (f"  {clean(change.before)}" if change.before else "")
+        text = f"{style.paint('-', 'red')} {subject}" + (f"  {clean(change.before)}" if change.before else "")
     else:
         before, after = clean(change.before) or style.none, clean(change.after) or style.none
         values = f" {before} {style.arrow} {after}" if change.before or change.after else " changed"
-        text = f"{style.warning} {subject} {change.field}{values}"
+        text = f"{style.paint('~', 'yellow')} {subject} {change.field}{values}"
     return f"{style.paint(at, 'dim')} {text}"

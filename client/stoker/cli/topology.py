@@ -19,18 +19,29 @@ if TYPE_CHECKING:
     from stoker.objects.topology import TopologyReport
 
 
+_FORMATS = ("json", "svg", "dot", "slurm-tree", "slurm-block", "labels")
+
+
 @click.group("topology", invoke_without_command=True, short_help="Show what this node is made of and hangs on.")
 @click.option("--matrix", is_flag=True, help="The table of distances, as `nvidia-smi topo -m` prints it.")
 @click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Write a picture; - is standard output.")
 @click.option("--watch", is_flag=True, help="Go on with the changes as they happen, until Ctrl-C.")
+@click.option("--fabric", metavar="NAME", default="", help="With --server: of this fabric alone.")
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="With --server: in the form of others.")
 @global_options
 @click.pass_context
-def topology(context: click.Context, matrix: bool, svg: str | None, watch: bool) -> int:
+def topology(context: click.Context, matrix: bool, svg: str | None, watch: bool, fabric: str, form: str | None) -> int:
     """Show what this node is made of and what it hangs on: GPUs, network adapters, switches, links and their faults.
+
+    With --server: the fabrics of all nodes, as the coordinator knows them.
 
     Exits with 0 whatever the state of the node; `stoker doctor` judges it.
     """
     console = context.ensure_object(Console)
+    if context.invoked_subcommand is None and console.server:
+        return _of_cluster(fabric, form, svg, others=matrix or watch)
+    if fabric or form:
+        raise click.UsageError("--fabric and --format need --server")
     chosen = [name for name, given in (("--matrix", matrix), ("--svg", svg), ("--watch", watch)) if given]
     if context.invoked_subcommand is not None:
         if chosen:
@@ -50,6 +61,17 @@ def topology(context: click.Context, matrix: bool, svg: str | None, watch: bool)
     else:
         _show(console, report, matrix=matrix)
     return exits.OK
+
+
+def _of_cluster(fabric: str, form: str | None, svg: str | None, *, others: bool) -> int:
+    from stoker.cli import server_topology  # late, like the client
+
+    console = click.get_current_context().ensure_object(Console)
+    if others:
+        raise click.UsageError("--matrix and --watch show a node; they do not go with --server")
+    if form and svg:
+        raise click.UsageError("--format and --svg do not go together")
+    return server_topology.show(console, fabric, form or "", svg)
 
 
 def _show(console: Console, report: TopologyReport, *, matrix: bool = False) -> None:
@@ -126,3 +148,17 @@ def explain(console: Console, one: str, other: str) -> int:
     for line in lines:
         console.say(line)
     return exits.OK
+
+
+@topology.command(short_help="With --server: say why a node is where it is.")
+@click.argument("node", metavar="NODE")
+@click.argument("switch", metavar="SWITCH")
+@global_options
+@pass_console
+def why(console: Console, node: str, switch: str) -> int:
+    """Say how a node is tied to a switch, step by step, and who says so. Needs --server."""
+    from stoker.cli import server_topology  # late, like the client
+
+    if not console.server:
+        raise click.UsageError("why needs --server; `stoker topology explain` says it of devices of this node")
+    return server_topology.why(console, node, switch)
