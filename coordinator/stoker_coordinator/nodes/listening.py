@@ -18,7 +18,8 @@ from stoker_coordinator.nodes.authority import Authority
 from stoker_coordinator.nodes.names import identity_of
 from stoker_coordinator.nodes.settings import LinkSettings
 
-_GRACE = 2.0
+_GRACE = 0.25
+"""Streams do not end by themselves; this is for what is being written, and for joins."""
 _JOIN_MESSAGE = 16 << 10
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
@@ -160,7 +161,7 @@ def peer_of(context: Any) -> Peer | None:
     facts = context.auth_context()
     security = facts.get("transport_security_type", [b""])[0]
     if security == b"ssl":
-        for uri in facts.get("x509_uri", ()):
+        for uri in facts.get("x509_subject_alternative_name", ()):
             identity = identity_of(uri.decode("ascii", "replace"))
             if identity is not None:
                 return Peer(identity, context.peer())

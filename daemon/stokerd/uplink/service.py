@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import secrets
 import socket
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import msgspec
@@ -75,24 +75,33 @@ class UplinkService:
         """Keep a stream to the coordinator, and do what it wishes, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._wishes.run(), name="uplink: wishes")
-            group.create_task(self._keep_connected(), name="uplink: stream")
+            group.create_task(self._keep_connected(group), name="uplink: coordinator")
 
-    async def _keep_connected(self) -> None:
+    async def _keep_connected(self, group: asyncio.TaskGroup) -> None:
         failures = 0
         while True:
-            began, seconds = time.monotonic(), self._settings.reconnect_max
-            try:
-                await self._stream()
-            except RefusedHere as error:
-                seconds = pauses.told_pause(error.seconds, random.random())  # noqa: S311 - no secret
-                self._note(error.why, error)
-            except StokerError as error:
+            began = time.monotonic()
+            # In a task of its own: a stream that breaks in the moment in which this is cancelled must not hide that.
+            attempt = group.create_task(self._attempt(), name="uplink: stream")
+            await asyncio.wait({attempt})
+            error = attempt.result()
+            share = random.random()  # noqa: S311 - no secret
+            if isinstance(error, RefusedHere):
+                seconds = pauses.told_pause(error.seconds, share)
+            else:
                 failures = 1 if time.monotonic() - began > _STEADY_SECONDS else failures + 1
-                longest = self._settings.reconnect_max
-                seconds = pauses.pause(failures, self._settings.reconnect_initial, longest, random.random())  # noqa: S311
-                self._note(error.reason, error)
-            self.connected = False
+                seconds = pauses.pause(failures, self._settings.reconnect_initial, self._settings.reconnect_max, share)
             await asyncio.sleep(seconds)
+
+    async def _attempt(self) -> StokerError:
+        """Serve one stream; return why it ended."""
+        try:
+            await self._stream()
+        except StokerError as error:
+            self._note(error.why if isinstance(error, RefusedHere) else error.reason, error)
+            return error
+        finally:
+            self.connected = False
 
     def _note(self, reason: str, error: StokerError) -> None:
         """Log a failure once, until it is another one."""
@@ -102,24 +111,23 @@ class UplinkService:
 
     # ------------------------------------------------------------------------------------------ one stream
 
-    async def _stream(self) -> None:
+    async def _stream(self) -> NoReturn:
         """Connect, and serve one stream to its end; always raises StokerError."""
         identity = await self._identified() if self._settings.ca else None
         async with await self._channel(self._settings.coordinator, identity) as channel:
             stream = Stream(
-                await self._hello(), self._inventory, self._wishes, self._heartbeat, self._certified, self._woken
+                await self._hello(),
+                self._inventory,
+                self._wishes,
+                self._heartbeat,
+                self._certified,
+                lambda stream: self._beside(stream, identity),
+                self._woken,
             )
-            side = asyncio.create_task(self._beside(stream, identity), name="uplink: certificate")
-            try:
-                await stream.run(channel)
-            finally:
-                side.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await side
+            await stream.run(channel)
 
     async def _beside(self, stream: Stream, identity: Identity | None) -> None:
         """Note that the stream is good, and have the certificate renewed in time."""
-        await stream.welcomed.wait()
         self.connected, self._failing = True, ""
         while identity is not None:
             if identity.due(time.time()):

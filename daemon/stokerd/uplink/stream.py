@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import grpc
 import msgspec
@@ -66,26 +66,28 @@ class Stream:
         wishes: Wishes,
         beat: Callable[[], Awaitable[Heartbeat]],
         certified: Callable[[Certificate], Awaitable[None]],
+        beside: Callable[[Stream], Awaitable[None]],
         woken: asyncio.Event,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*woken* is set when there may be something to say; *certified* takes a new certificate."""
+        """*certified* takes a new certificate; *beside* runs while the stream is open; *woken* is set when there may be
+        something to say."""
         self._hello, self._inventory, self._wishes = hello, inventory, wishes
-        self._beat, self._certified, self._woken, self._clock = beat, certified, woken, clock
+        self._beat, self._certified, self._beside = beat, certified, beside
+        self._woken, self._clock = woken, clock
         self._soon: dict[str, Any] = {}
         """Messages to be said before anything else, by kind."""
         self._last_beat = Heartbeat()
         self._interval = 10.0
         self._not_before: dict[str, float] = {}
         self._resay_at = 0.0
-        self.welcomed = asyncio.Event()
 
     def renew(self, csr: bytes) -> None:
         """Ask for a new certificate."""
         self._put("renew", Renew(csr=csr))
 
-    async def run(self, channel: grpc.aio.Channel) -> None:
+    async def run(self, channel: grpc.aio.Channel) -> NoReturn:
         """Serve the stream until it ends. Raises RefusedHere or Broken, never returns."""
         call: Any = channel.stream_stream(link.CONNECT)()
         try:
@@ -96,6 +98,7 @@ class Stream:
                 raise Broken("the coordinator's first answer is no welcome")
             self._greeted(welcome)
             await self._serve(call)
+            raise Broken("the stream has ended")
         except TimeoutError:
             raise Broken("the coordinator did not answer in time") from None
         except grpc.aio.AioRpcError as error:
@@ -114,6 +117,7 @@ class Stream:
                 group.create_task(self._keep_beating(), name="uplink: heartbeat")
                 group.create_task(self._write(call), name="uplink: write")
                 group.create_task(self._hear(call), name="uplink: read")
+                group.create_task(self._alongside(), name="uplink: certificate")
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
 
@@ -124,8 +128,10 @@ class Stream:
             document.begin(known.get(name, ""))
         self._wishes.begin_stream()
         self._resay_at = self._clock() + _RESAY_SECONDS
-        self.welcomed.set()
         _log.info("connected to the coordinator", version=welcome.version, protocol=welcome.protocol)
+
+    async def _alongside(self) -> None:
+        await self._beside(self)
 
     # ------------------------------------------------------------------------------------------ hearing
 

@@ -83,7 +83,7 @@ class FakeNode:
     OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.call = channel.stream_stream(link.CONNECT)()
+        self.call: Any = channel.stream_stream(link.CONNECT)()
         self.first: link.DownMessage | link.Unknown | None = None
         self._sequence: dict[str, int] = {}
 
@@ -168,5 +168,6 @@ async def join(address: str, authority: bytes, token: str, node: str, csr: bytes
     credentials = grpc.ssl_channel_credentials(authority)
     async with grpc.aio.secure_channel(address, credentials, options=FakeNode.OPTIONS) as channel:
         request = msgspec.msgpack.encode(JoinRequest(token=token, node=node, csr=csr))
-        answer = await channel.unary_unary(link.JOIN)(request, timeout=PATIENCE)
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(link.JOIN)
+        answer = await ask(request, timeout=PATIENCE)
     return msgspec.msgpack.decode(answer, type=JoinAnswer)

@@ -139,7 +139,7 @@ async def test_control_characters_are_shown_by_their_numbers(tmp_path: Path) -> 
     async with serving(tmp_path) as bench, bench.node() as node:
         await node.say_full("images", images("\x1b[31mred\u202e"))
         await bench.ear.until(lambda: bench.ear.contents)
-        assert bench.ear.contents[0][1].images[0].id == "\\x1b[31mred\\u202e"  # type: ignore[union-attr]
+        assert bench.ear.contents[0][1].images[0].id == "\\x1b[31mred\\u202e"  # type: ignore[union-attr,index]
         # Deltas build on what was sent, not on what is shown.
         change = documents.pack(documents.canonical(documents.Change(put={"images": [{"id": "x"}]})))
         text = documents.canonical(documents.plain(images("\x1b[31mred\u202e")))

@@ -1,0 +1,211 @@
+"""A node's rooms as the uplink needs them, without a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from msgspec.structs import replace
+
+from stoker.objects.checkpoints import (
+    CheckpointInfo,
+    CheckpointRequest,
+    CloneInfo,
+    CloneRequest,
+    CommitRequest,
+    Operation,
+    OperationEvent,
+)
+from stoker.objects.containers import PodInfo, RecreateEvent, RecreateRequest, RecreateStatus
+from stoker.objects.images import (
+    Event,
+    ImageChange,
+    ImageStatus,
+    ItemStatus,
+    JobEvent,
+    JobStatus,
+    SpaceNeed,
+    WarmRequest,
+)
+from stoker.objects.node import CapabilityStatus, NodeInfo
+from stokerd.errors import NotFound, StokerError
+from stokerd.uplink.ports import Ports
+
+
+class Bell:
+    """Wakes all who wait whenever it is rung."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+class FakeImages:
+    """`ports.Images`: jobs that end when a test says so."""
+
+    def __init__(self) -> None:
+        self.present: list[ImageStatus] = []
+        self.requests: list[WarmRequest] = []
+        self.by_id: dict[str, JobStatus] = {}
+        self.refuses: StokerError | None = None
+        self.bell = Bell()
+
+    async def warm(self, request: WarmRequest) -> JobStatus:
+        if self.refuses is not None:
+            raise self.refuses
+        self.requests.append(request)
+        items = [ItemStatus(image=each, reference=each, phase="Waiting") for each in request.images]
+        job = JobStatus(id=f"warm-{len(self.requests)}", name=request.name, state="Active", items=items)
+        self.by_id[job.id] = job
+        return job
+
+    def jobs(self) -> list[JobStatus]:
+        return [replace(job, items=[]) for job in self.by_id.values()]
+
+    def end(self, job_id: str, state: Any, reason: str = "") -> None:
+        """Let a job be over."""
+        job = self.by_id[job_id]
+        items = [replace(item, phase=state, reason=reason) for item in job.items]
+        self.by_id[job_id] = replace(job, state=state, items=items)
+        self.bell.ring()
+
+    async def follow(self, job_id: str) -> AsyncGenerator[Event, None]:
+        while True:
+            if job_id not in self.by_id:
+                raise NotFound(f"no job {job_id}")
+            yield JobEvent(job=self.by_id[job_id])
+            if self.by_id[job_id].state != "Active":
+                return
+            await self.bell.wait()
+
+    async def cancel(self, job_id: str) -> JobStatus:
+        if self.by_id[job_id].state == "Active":
+            self.end(job_id, "Cancelled")
+        return self.by_id[job_id]
+
+    async def watch(self) -> AsyncGenerator[Event, None]:
+        while True:
+            await self.bell.wait()
+            yield ImageChange(kind="update", reference="any")
+
+    async def list(self) -> list[ImageStatus]:
+        return list(self.present)
+
+
+class FakeContainers:
+    """`ports.Containers`."""
+
+    def __init__(self) -> None:
+        self.there: list[PodInfo] = []
+        self.requests: list[RecreateRequest] = []
+        self.by_id: dict[str, RecreateStatus] = {}
+        self.bell = Bell()
+
+    async def pods(self) -> list[PodInfo]:
+        return list(self.there)
+
+    async def recreate(self, request: RecreateRequest) -> RecreateStatus:
+        self.requests.append(request)
+        status = RecreateStatus(id=f"recreate-{len(self.requests)}", name=request.name, phase="Recreating")
+        self.by_id[status.id] = status
+        return status
+
+    def recreates(self) -> list[RecreateStatus]:
+        return list(self.by_id.values())
+
+    async def follow_recreate(self, request_id: str) -> AsyncGenerator[RecreateEvent, None]:
+        while True:
+            yield RecreateEvent(recreate=self.by_id[request_id])
+            if self.by_id[request_id].phase == "Completed":
+                return
+            await self.bell.wait()
+
+    def end(self, request_id: str, result: Any) -> None:
+        self.by_id[request_id] = replace(self.by_id[request_id], phase="Completed", result=result)
+        self.bell.ring()
+
+    async def cancel_recreate(self, request_id: str) -> RecreateStatus:
+        self.end(request_id, "Cancelled")
+        return self.by_id[request_id]
+
+
+class FakeCheckpoints:
+    """`ports.Checkpoints`: whatever is asked for is done at once."""
+
+    def __init__(self) -> None:
+        self.done: list[Operation] = []
+
+    async def checkpoints(self) -> list[CheckpointInfo]:
+        return []
+
+    async def clones(self) -> list[CloneInfo]:
+        return []
+
+    async def operations(self) -> list[Operation]:
+        return self.done
+
+    async def follow_operation(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
+        yield OperationEvent(operation=next(each for each in self.done if each.id == identity))
+
+    async def cancel_operation(self, name: str) -> Operation:
+        return next(each for each in self.done if each.id == name)
+
+    def _do(self, kind: Any, request: str) -> Operation:
+        self.done.append(Operation(id=f"op-{len(self.done)}", kind=kind, phase="Succeeded", request=request))
+        return self.done[-1]
+
+    async def create_checkpoint(self, request: CheckpointRequest) -> Operation:
+        return self._do("Checkpoint", request.request)
+
+    async def clone(self, request: CloneRequest) -> Operation:
+        return self._do("Clone", request.request)
+
+    async def commit(self, request: CommitRequest) -> Operation:
+        return self._do("Commit", request.request)
+
+
+class SwitchedOff(StokerError):
+    reason = "SwitchedOff"
+
+
+class FakeTopology:
+    """`ports.Topology`: switched off."""
+
+    async def report(self) -> Any:
+        raise SwitchedOff("off")
+
+    async def load_of_ports(self) -> Any:
+        raise SwitchedOff("off")
+
+    async def follow(self) -> AsyncGenerator[Any, None]:
+        raise SwitchedOff("off")
+        yield
+
+
+class FakeNode:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self.images, self.containers, self.checkpoints = FakeImages(), FakeContainers(), FakeCheckpoints()
+        self.problem = ""
+
+    async def info(self) -> NodeInfo:
+        return NodeInfo(
+            runtime_ready=not self.problem,
+            runtime_message=self.problem,
+            runtime_name="containerd",
+            runtime_version="2.1.4",
+            capabilities=[CapabilityStatus(name="criu", available=True)],
+            space=SpaceNeed(free_bytes=1 << 30),
+        )
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(self.images, self.containers, self.checkpoints, FakeTopology(), self.info)
