@@ -14,7 +14,7 @@ import asyncio
 import io
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -142,6 +142,49 @@ class ServerClient:
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, dry_run: bool = False) -> Answer:
         """Remove an object."""
         return await self._ask("DELETE", _path(kind, namespace, name), dry_run=dry_run)
+
+    # ------------------------------------------------------------------------------------------ letting nodes in
+
+    async def authority(self) -> str:
+        """Return the certificate (PEM) that nodes know the coordinator by."""
+        try:
+            async with self._open().get(self._url("/v1/authority")) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+        if response.status != 200:
+            raise _error_of(response.status, raw)
+        return raw.decode("ascii", "replace")
+
+    async def create_join_token(self, *, seconds: float, uses: int = 1, node: str = "", note: str = "") -> str:
+        """Return a new join token, which nobody can see again."""
+        wish = {"seconds": seconds, "uses": uses, "node": node, "note": note}
+        return str((await self._ask("POST", "/v1/join-tokens", wish)).object["token"])
+
+    async def join_tokens(self) -> Sequence[Document]:
+        """Return all join tokens, without their secrets."""
+        items: Sequence[Document] = (await self._ask("GET", "/v1/join-tokens")).object["items"]
+        return items
+
+    async def revoke_join_token(self, identity: str) -> None:
+        """Let a join token serve no more."""
+        await self._ask("DELETE", f"/v1/join-tokens/{part(identity)}")
+
+    async def exclude(self, node: str) -> None:
+        """Let no certificate of a node hold any more, and end its stream."""
+        await self._ask("DELETE", f"/v1/nodes/{part(node)}/certificate")
+
+    async def text(self, path: str, query: Mapping[str, str]) -> str:
+        """Return what is at a path that has no objects: the topology, in one of its forms."""
+        given = {name: value for name, value in query.items() if value}
+        try:
+            async with self._open().get(self._url(path), params=given) as response:
+                raw, status = await response.read(), response.status
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+        if status != 200:
+            raise _error_of(status, raw)
+        return raw.decode("utf-8", "replace")
 
     # ------------------------------------------------------------------------------------------ watching
 

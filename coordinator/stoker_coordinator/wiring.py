@@ -15,7 +15,9 @@ from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
 from stoker.objects.inventory import PodInventory
 from stoker.objects.meta import LabelSelector, Object
+from stoker_coordinator.api.fabric_routes import FabricRoutes
 from stoker_coordinator.api.handlers import ASKED
+from stoker_coordinator.api.joining import Joining
 from stoker_coordinator.api.metrics import StoreCollector
 from stoker_coordinator.api.middleware import PageGate
 from stoker_coordinator.api.server import ApiServer
@@ -159,7 +161,7 @@ async def compose(
         registry=registry,
         version=version,
         problems=problems,
-        routes=pages.routes(),
+        routes=(*Joining(nodes).routes(), *FabricRoutes(fabrics).routes(), *pages.routes()),
         gate=PageGate(PREFIX, COOKIE, PUBLIC),
     )
     stack.callback(changes.close)

@@ -28,9 +28,10 @@ from stoker.cli.pods import containers, pods, ps
 from stoker.cli.recreate import recreate_group
 from stoker.cli.recreate_requests import cancel_recreate, ls_recreates, show_recreate, watch_recreate
 from stoker.cli.reload import reload
-from stoker.cli.server_get import delete, describe, get, nodes
+from stoker.cli.server_get import delete, describe, get
 from stoker.cli.server_get import jobs as cluster_jobs
 from stoker.cli.server_get import watch as watch_objects
+from stoker.cli.server_nodes import nodes
 from stoker.cli.topology import topology
 from stoker.cli.warm import plan, warm, watch
 from stoker.errors import ClientError, ManifestError

@@ -112,22 +112,6 @@ def print_table(console: Console, kind: Kind, found: Sequence[Document], *, name
     )
 
 
-@click.command("nodes", epilog=exits.HELP, short_help="List the coordinator's nodes.")
-@click.option("-l", "--selector", "labels", default="", metavar="TERMS", help="Labels, such as zone=a,gpu.")
-@output_option("json", "yaml", "name")
-@global_options
-@pass_console
-def nodes(console: Console, labels: str, form: str | None) -> int:
-    """List the nodes of the coordinator, and how they are."""
-    kind = kind_named("nodes")
-
-    async def fetch(client: ServerClient) -> list[Document]:
-        return [obj async for obj in client.list(kind, labels=labels)]
-
-    show(console, kind, ask(console, fetch), form, one=False, namespaces=False)
-    return exits.OK
-
-
 @click.command("jobs", epilog=exits.HELP, short_help="List the coordinator's image jobs and how far they are.")
 @all_option
 @namespace_option

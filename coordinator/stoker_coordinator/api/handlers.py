@@ -24,7 +24,7 @@ from stoker_coordinator.errors import Forbidden, TooLarge
 from stoker_coordinator.store.protocol import Store
 
 BODY_SECONDS = 30.0
-_JSON = "application/json"
+JSON = "application/json"
 _MERGE, _APPLY = "application/merge-patch+json", "application/apply-patch+json"
 _WARNING_LENGTH = 400
 _MOST_WARNINGS = 20
@@ -41,6 +41,9 @@ class Asked(Struct):
     public: bool = False
     reason: str = ""
     """Of a failure."""
+    kind: str = ""
+    """Of what is no object."""
+    name: str = ""
 
 
 ASKED: web.RequestKey[Asked] = web.RequestKey("asked", Asked)
@@ -108,19 +111,19 @@ class Handlers:
         return web.json_response({"ok": not problems, "parts": problems}, status=503 if problems else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        _check(request, "get", "")
+        check_allowed(request, "get", "")
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _kinds(self, request: web.Request) -> web.Response:
-        _check(request, "get", "")
-        return _json(views.kinds(self._version, self._store.revision))
+        check_allowed(request, "get", "")
+        return json_response(views.kinds(self._version, self._store.revision))
 
     # ------------------------------------------------------------------------------------------ objects
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         target = targets.target_of(request.match_info)
         query = targets.list_query(request.query, target.kind, page=self._page)
-        _check(request, "watch" if query.watch else "list", target.kind.name, target)
+        check_allowed(request, "watch" if query.watch else "list", target.kind.name, target)
         if query.watch:
             return await self._watches.serve(request, target, query)
         found = await self._store.list(
@@ -131,17 +134,17 @@ class Handlers:
             limit=query.limit,
             token=query.token,
         )
-        return _json(views.page(found, target.kind, target.version))
+        return json_response(views.page(found, target.kind, target.version))
 
     async def _get(self, request: web.Request) -> web.Response:
         target = targets.target_of(request.match_info)
-        _check(request, "get", target.kind.name, target)
+        check_allowed(request, "get", target.kind.name, target)
         obj: Object = await self._store.get(target.kind.type, target.name, target.namespace or "")
-        return _json(views.encoded(obj, target.version))
+        return json_response(views.encoded(obj, target.version))
 
     async def _create(self, request: web.Request) -> web.Response:
         target, dry_run = self._change(request, "create")
-        document = await _body(request, _JSON)
+        document = await read_body(request, JSON)
         done = await self._verbs.create(target, document, dry_run=dry_run)
         meta = done.object.metadata
         request[ASKED].target = replace(target, namespace=meta.namespace, name=meta.name)
@@ -149,13 +152,13 @@ class Handlers:
 
     async def _replace(self, request: web.Request) -> web.Response:
         target, dry_run = self._change(request, "update")
-        document = await _body(request, _JSON)
+        document = await read_body(request, JSON)
         return _done(await self._verbs.replace(target, document, dry_run=dry_run), target)
 
     async def _patch(self, request: web.Request) -> web.Response:
         applied = request.content_type == _APPLY
         target, dry_run = self._change(request, "apply" if applied else "patch")
-        document = await _body(request, _JSON, _MERGE, _APPLY)
+        document = await read_body(request, JSON, _MERGE, _APPLY)
         act = self._verbs.apply if applied else self._verbs.patch
         return _done(await act(target, document, dry_run=dry_run), target)
 
@@ -170,22 +173,23 @@ class Handlers:
         target = targets.target_of(request.match_info)
         dry_run = targets.dry_run(request.query)
         request[ASKED].dry_run = dry_run
-        _check(request, verb, target.kind.name, target)
+        check_allowed(request, verb, target.kind.name, target)
         return target, dry_run
 
 
-def _check(request: web.Request, verb: str, kind: str, target: Target | None = None) -> None:
+def check_allowed(request: web.Request, verb: str, kind: str, target: Target | None = None, name: str = "") -> None:
     """Note what is asked for; Forbidden when who asks may not."""
     asked = request[ASKED]
-    asked.verb, asked.target = verb, target
+    asked.verb, asked.target, asked.kind, asked.name = verb, target, kind, name
     who = asked.who
     if who is None or not may(who.role, verb, kind, status=target is not None and target.status):
         role = who.role if who is not None else "nobody"
-        what = f"{target.kind.plural}{'/status' if target.status else ''}" if target is not None else "this"
+        what = f"{target.kind.plural}{'/status' if target.status else ''}" if target is not None else kind or "this"
         raise Forbidden(f"the role {role} may not {verb} {what}", hint="ask for a token with another role")
 
 
-async def _body(request: web.Request, *media: str) -> Mapping[str, Any]:
+async def read_body(request: web.Request, *media: str) -> Mapping[str, Any]:
+    """Return the JSON object that is a request's body; *media*: what it may call itself."""
     if request.content_type not in media:
         raise UnsupportedMedia(f"the body is {request.content_type[:60]!r}, not {' or '.join(media)}")
     try:
@@ -221,7 +225,7 @@ def _check_depth(document: Any) -> None:
 
 
 def _done(done: Done, target: Target) -> web.Response:
-    response = _json(views.encoded(done.object, target.version), 201 if done.outcome == "created" else 200)
+    response = json_response(views.encoded(done.object, target.version), 201 if done.outcome == "created" else 200)
     response.headers["Stoker-Outcome"] = done.outcome
     for text in done.warnings[:_MOST_WARNINGS]:
         response.headers.add("Warning", f'299 - "{_quoted(text)}"')
@@ -233,5 +237,6 @@ def _quoted(text: str) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=body, content_type=_JSON)
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    """Return a response with JSON."""
+    return web.Response(status=status, body=body, content_type=JSON)

@@ -12,11 +12,14 @@ from typing import Any, Self
 import msgspec
 import pytest
 import yaml
+from aiohttp import web
 from msgspec.structs import replace
 
 from stoker.objects.cluster_images import ImagePullJob, JobProgress, NodeTrouble, PullJobStatus
 from stoker.objects.cluster_nodes import Node, NodeStatus
 from stoker.objects.meta import Condition, Object, ObjectMeta
+from stoker_coordinator.api.joining import Joining
+from stoker_coordinator.nodes.tokens import Token
 from tests.unit.client.commands import Run, runner
 from tests.unit.coordinator.api.conftest import Api, running
 from tests.unit.coordinator.store.things import job
@@ -37,9 +40,10 @@ spec:
 class Served:
     """A coordinator's API in a thread of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, routes: tuple[web.RouteDef, ...] = ()) -> None:
         self.api: Api
         self._directory = directory
+        self._routes = routes
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._ready = threading.Event()
@@ -57,7 +61,7 @@ class Served:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with running(self._directory) as self.api:
+        async with running(self._directory, self._routes) as self.api:
             self._ready.set()
             await self._stop.wait()
 
@@ -318,3 +322,48 @@ def test_watch_prints_rows_as_things_happen(
     assert done.code == 130
     assert enough.is_set()
     assert [line.split()[0:2] for line in printed] == [["EVENT", "NAME"], ["added", "a"], ["deleted", "a"]]
+
+
+class Door:
+    """`api.joining.Door` for one test: tokens that only say what was asked for."""
+
+    authority = b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
+
+    def __init__(self) -> None:
+        self.shut_out: list[str] = []
+        self.revoked: list[str] = []
+
+    async def create_token(self, *, seconds: float, uses: int, node: str, note: str) -> str:
+        return f"token for {node or 'any'}, {seconds:g} s, {uses} uses, {note}"
+
+    async def list_tokens(self) -> list[Token]:
+        now = datetime.now(UTC).timestamp()
+        return [
+            Token("a1", b"", now, now + 3600, 2, note="rack 3"),
+            Token("b2", b"", now - 9, now - 1, 1, "n1"),
+            Token("c3", b"", now, now + 3600, 0),
+            Token("d4", b"", now, now + 3600, 1, revoked=True),
+        ]
+
+    async def revoke_token(self, identity: str) -> None:
+        self.revoked.append(identity)
+
+    async def revoke_node(self, node: str) -> None:
+        self.shut_out.append(node)
+
+
+def test_who_is_let_in(tmp_path: Path, stoker: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door()
+    with Served(tmp_path, Joining(door).routes()) as served:
+        monkeypatch.setenv("STOKER_SERVER", served.url)
+        made = stoker("nodes", "token", "--node", "n1", "--for", "10m", "--note", "x")
+        listed = stoker("nodes", "tokens")
+        done = [stoker("nodes", "revoke-token", "a1"), stoker("nodes", "exclude", "n1")]
+        authority = stoker("nodes", "authority")
+
+    assert made.out == "token for n1, 600 s, 1 uses, x\n"
+    assert [line.split()[0] for line in listed.lines[1:]] == ["a1", "b2", "c3", "d4"]
+    states = ["good for", "expired", "used up", "revoked"]
+    assert all(state in line for state, line in zip(states, listed.lines[1:], strict=True))
+    assert (door.revoked, door.shut_out, [each.code for each in done]) == (["a1"], ["n1"], [0, 0])
+    assert authority.out == door.authority.decode()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.errors import ClientError
 from stoker.objects.kinds import KINDS
 from stoker.server_client import Server, ServerClient, ServerUnreachable
 from stoker_coordinator import configuration
@@ -123,8 +124,26 @@ async def _until(events: AsyncIterator[dict[str, object]], name: str) -> list[tu
     return seen
 
 
-async def test_a_second_one_is_refused(program: Program) -> None:
+async def test_nodes_are_let_in_by_tokens_and_a_second_coordinator_is_refused(program: Program) -> None:
     await program.start()
+    async with ServerClient(program.server) as client:
+        text = await client.create_join_token(seconds=60, node="n1", note="rack 3")
+        (token,) = await client.join_tokens()
+        assert "BEGIN CERTIFICATE" in await client.authority()
+        await client.revoke_join_token(token["id"])
+        with pytest.raises(ClientError) as unknown:
+            await client.revoke_join_token("nonsense")
+        with pytest.raises(ClientError, match="uses") as many:
+            await client.create_join_token(seconds=60, uses=0)
+        with pytest.raises(ClientError) as stranger:
+            await client.exclude("stranger")
+        assert (await client.join_tokens())[0]["revoked"] is True
+    assert text.startswith("stoker-join.")
+    assert (token["node"], token["usesLeft"], token["note"]) == ("n1", 1, "rack 3")
+    assert [caught.value.status for caught in (unknown, many, stranger)] == [404, 422, 404]
+    audit = (program.directory / "state" / "audit.log").read_text()
+    assert '"verb":"create","kind":"JoinToken","name":"n1","code":201' in audit
+    assert text not in audit
     second = await asyncio.to_thread(program.command)
 
     assert second.returncode == 1

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from stoker_coordinator.api.metrics import StoreCollector
@@ -41,7 +42,7 @@ def job(name: str, image: str = "docker.io/library/nginx:1", **spec: Any) -> dic
 class Api:
     """A running server, and clients of it."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, routes: tuple[web.RouteDef, ...] = (), **settings: Any) -> None:
         self.directory = directory
         self.settings = replace(
             ApiSettings(listen="127.0.0.1:0", socket=directory / "api.sock", group="", bookmarks=0.05), **settings
@@ -61,6 +62,7 @@ class Api:
             registry=registry,
             version="1.2.3",
             problems=lambda: self.problems,
+            routes=routes,
         )
         self.admin: aiohttp.ClientSession
 
@@ -108,8 +110,8 @@ async def ask(
 
 
 @asynccontextmanager
-async def running(directory: Path, **settings: Any) -> AsyncIterator[Api]:
-    api = Api(directory, **settings)
+async def running(directory: Path, routes: tuple[web.RouteDef, ...] = (), **settings: Any) -> AsyncIterator[Api]:
+    api = Api(directory, routes, **settings)
     await api.server.start()
     connector = aiohttp.UnixConnector(str(api.settings.socket))
     try:
