@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -75,7 +74,7 @@ async def test_as_a_file_with_a_container_of_this_node_and_as_one_that_is_truste
 async def test_through_a_registry_that_breaks_off(node: Node, proxy: FaultProxy) -> None:
     async with scene(node, WORK + FILL + COUNT) as here, RegistryClient(hosts=load_endpoints) as client:
         policy = Policy(chunk=4 << 20, attempts=4, pause=0.0)
-        shipper = Shipper(here.runtime, client, Keyring([]), Warm(here), lambda: datetime.now(UTC), policy)
+        shipper = Shipper(here.runtime, client, Keyring([]), Warm(here), here.checkpoints.holder, policy)
         kept = await here.checkpoints.create(here.container)
         start = await counted(here, kept.root.snapshot)
         name = f"{proxy.address}/checkpoints/counting:v1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ from stokerd.registry.errors import RegistryError, RegistryUnauthorized
 from stokerd.registry.hosts import load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.registry.push_types import Policy
-from stokerd.runtime.containerd import Containerd
 from tests.integration.checkpoint_scene import COUNT, Scene, scene
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Cut, Status, too_many_requests
@@ -33,9 +31,9 @@ UPLOADS = "/blobs/uploads/"
 
 
 @asynccontextmanager
-async def pushing(runtime: Containerd) -> AsyncIterator[ImagePusher]:
+async def pushing(here: Scene) -> AsyncIterator[ImagePusher]:
     async with RegistryClient(hosts=load_endpoints) as client:
-        yield ImagePusher(runtime, client, Keyring([]), lambda: datetime.now(UTC), POLICY)
+        yield ImagePusher(here.runtime, client, Keyring([]), here.checkpoints.holder, POLICY)
 
 
 def uploaded(proxy: FaultProxy) -> int:
@@ -44,7 +42,7 @@ def uploaded(proxy: FaultProxy) -> int:
 
 
 async def test_a_committed_image_breaks_on_its_way_and_runs_from_there(node: Node, proxy: FaultProxy) -> None:
-    async with scene(node, FILL + COUNT) as here, pushing(here.runtime) as pusher:
+    async with scene(node, FILL + COUNT) as here, pushing(here) as pusher:
         name = f"{proxy.address}/made/app:v1"
         made = await here.checkpoints.commit(here.container, CommitWish(name, compression="zstd", level=3))
         await here.goes_on()
@@ -84,7 +82,7 @@ async def _runs(here: Scene, name: str) -> None:
 async def test_who_may_push(node: Node, registry: Registry) -> None:
     auth = TokenAuth("me", "Hunter2-s3cret", expires_in=300)
     me, you = Credential("me", "Hunter2-s3cret"), Credential("you", "wrong")
-    async with scene(node, COUNT) as here, pushing(here.runtime) as pusher:
+    async with scene(node, COUNT) as here, pushing(here) as pusher:
         with FaultProxy(registry.address, auth=auth) as guarded:
             name = f"{guarded.address}/made/private:v1"
             made = await here.checkpoints.commit(here.container, CommitWish(name))

@@ -7,10 +7,9 @@ compressed from it afterwards, while the container runs on.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointError, OverlayUnsupported, Stopped
 from stokerd.checkpoints.freezing import Freeze, held
+from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import base_annotations
 from stokerd.checkpoints.imaging import LAYER, About, Built, Change, NewLayer, build
 from stokerd.checkpoints.layers import Packed, pack_layer
@@ -32,14 +32,12 @@ from stokerd.checkpoints.trees import Stop
 from stokerd.errors import NotFound, RuntimeAlreadyExists
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import ContainerRecord, Mount
-from stokerd.runtime.types import GC_EXPIRE_LABEL, UNCOMPRESSED_LABEL, Descriptor, ImageRecord
+from stokerd.runtime.types import UNCOMPRESSED_LABEL, Descriptor, ImageRecord
 
 _log = structlog.get_logger("checkpoints")
 _MANAGED = {"io.cri-containerd.image": "managed"}
 _DOCUMENT_LIMIT = 4 << 20
 _STEP = 1 << 20
-_LEASE_TIME = timedelta(hours=6)
-"""Should stokerd die, what a commit had made goes by itself so long afterwards."""
 
 
 class CommitWish(msgspec.Struct, frozen=True):
@@ -91,8 +89,8 @@ class Taken(msgspec.Struct, frozen=True):
 class Committer:
     """Makes images of containers."""
 
-    def __init__(self, runtime: NativeRuntime, shelf: Shelf, clock: Callable[[], datetime]) -> None:
-        self._runtime, self._shelf, self._clock = runtime, shelf, clock
+    def __init__(self, runtime: NativeRuntime, shelf: Shelf, holder: Holder, clock: Callable[[], datetime]) -> None:
+        self._runtime, self._shelf, self._holder, self._clock = runtime, shelf, holder, clock
 
     async def commit(self, container_id: str, wish: CommitWish, *, tell: Tell = untold) -> Committed:
         """Make the image, and return when CRI can use it. The base's layers must be known by name, not be here."""
@@ -101,16 +99,12 @@ class Committer:
             raise NotFound(f"no container {container_id} is here")
         tell("reading")
         base = await self._base(record)
-        lease = f"stoker-commit-{secrets.token_hex(8)}"
-        expires = (self._clock() + _LEASE_TIME).strftime("%Y-%m-%dT%H:%M:%SZ")
-        await self._runtime.leases.create(lease, {GC_EXPIRE_LABEL: expires})
+        running = task is not None and task.state == "running"
         try:
-            running = task is not None and task.state == "running"
-            return await self._commit(record, base, wish, lease, tell, running=running)
+            async with self._holder.lease("commit") as lease:
+                return await self._commit(record, base, wish, lease, tell, running=running)
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or container_id}: {error.strerror}") from None
-        finally:
-            await to_the_end(self._runtime.leases.delete(lease), f"delete {lease}")
 
     async def _commit(
         self, record: ContainerRecord, base: Base, wish: CommitWish, lease: str, tell: Tell, *, running: bool

@@ -74,8 +74,8 @@ class Gate:
     ) -> None:
         self._room, self._ledger, self._accept, self._clock = room, ledger, accept, clock
         self._find, self._targets = find, targets
-        self._pusher = ImagePusher(runtime, carriers.client, carriers.keyring, clock)
-        self._shipper = Shipper(runtime, carriers.client, carriers.keyring, carriers.warmer, clock)
+        self._pusher = ImagePusher(runtime, carriers.client, carriers.keyring, room.holder)
+        self._shipper = Shipper(runtime, carriers.client, carriers.keyring, carriers.warmer, room.holder)
 
     # ------------------------------------------------------------------------------------------ images
 

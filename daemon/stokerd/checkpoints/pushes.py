@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
 
 import msgspec
 import structlog
 
 from stokerd.checkpoints.ending import to_the_end
 from stokerd.checkpoints.errors import CheckpointError
+from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import Held, Plan, blobs, children, plan, source_label
 from stokerd.errors import NotFound, RuntimeNotFound, StokerError
 from stokerd.registry.bodies import Tell
@@ -24,11 +23,10 @@ from stokerd.registry.push_types import Blob, Policy, Pushed
 from stokerd.registry.pushing import push
 from stokerd.registry.references import Reference, parse_reference
 from stokerd.runtime.protocol import NativeRuntime
-from stokerd.runtime.types import GC_EXPIRE_LABEL, Descriptor, ImageRecord
+from stokerd.runtime.types import Descriptor, ImageRecord
 
 _log = structlog.get_logger("checkpoints")
 _DOCUMENT_LIMIT = 4 << 20
-_LEASE_TIME = timedelta(hours=24)
 
 
 class ImagePushed(msgspec.Struct, frozen=True):
@@ -47,11 +45,11 @@ class ImagePusher:
         runtime: NativeRuntime,
         client: RegistryClient,
         keyring: Keyring,
-        clock: Callable[[], datetime],
+        holder: Holder,
         policy: Policy | None = None,
     ) -> None:
         self._runtime, self._client, self._keyring = runtime, client, keyring
-        self._clock, self._policy = clock, policy or Policy()
+        self._holder, self._policy = holder, policy or Policy()
 
     async def push(
         self, image: str, to: str = "", credentials: Sequence[Credential] = (), *, tell: Tell = lambda _: None
@@ -62,16 +60,11 @@ class ImagePusher:
         if target.digest:
             target = Reference(target.host, target.path, target.tag or "latest")
         what = await self._plan(record, target)
-        lease = f"stoker-push-{secrets.token_hex(8)}"
-        expires = (self._clock() + _LEASE_TIME).strftime("%Y-%m-%dT%H:%M:%SZ")
-        await self._runtime.leases.create(lease, {GC_EXPIRE_LABEL: expires})
-        try:
+        async with self._holder.lease("push") as lease:
             contents = StoredContents(self._runtime, self._client, self._keyring, what.origins, lease, self._policy)
             known = await self._keyring.lookup(target, credentials)
             done = await push(self._client, target, what.load, contents, known, tell=tell, policy=self._policy)
             await self._remember(what, target)
-        finally:
-            await to_the_end(self._runtime.leases.delete(lease), f"delete {lease}")
         _log.info("image is pushed", image=str(target), digest=done.digest, bytes=done.transferred)
         return ImagePushed(str(target), done, what.partial)
 

@@ -22,6 +22,7 @@ from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointDamaged
 from stokerd.checkpoints.exporting import Exporter
 from stokerd.checkpoints.freezing import Dumpers, thaw
+from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.importing import Importer, ImportWish
 from stokerd.checkpoints.manifest import Group, Manifest
 from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, snapshot_labels, untold
@@ -61,6 +62,8 @@ class Checkpoints:
         self._runtime, self._directory, self._owner, self._clock = runtime, directory, owner, clock
         self._survey, self._dumpers, self._manage_criu_config = survey, dumpers, manage_criu_config
         self._networks_ahead = networks_ahead
+        self.holder = Holder(runtime, owner, clock)
+        """Leases of what is made in containerd beside checkpoints."""
         self._taker: Taker | None = None
         self._shelf: Shelf | None = None
         self._clones: Clones | None = None
@@ -135,6 +138,7 @@ class Checkpoints:
         busy = AtWork(taker.under_way, self._views, self._users)
         done = await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
         done.clones += await (await self._cloner()).converge()
+        done.left += await self.holder.clear()
         return done
 
     # ------------------------------------------------------------------------------------------ checkpoints
@@ -267,7 +271,7 @@ class Checkpoints:
         """Make an image of a container's root filesystem; it is frozen only while its upper directory is copied."""
         _, shelf = await self._parts()
         async with self._alone(container_id):
-            return await Committer(self._runtime, shelf, self._clock).commit(container_id, wish, tell=tell)
+            return await Committer(self._runtime, shelf, self.holder, self._clock).commit(container_id, wish, tell=tell)
 
     # ------------------------------------------------------------------------------------------ in and out
 

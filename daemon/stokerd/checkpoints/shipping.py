@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -29,6 +27,7 @@ from stokerd.checkpoints.artifacts import (
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import ArchiveRefused
 from stokerd.checkpoints.exporting import Exporter, Package, write_memory
+from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import base_annotations
 from stokerd.checkpoints.imaging import MANIFEST, digest_of
 from stokerd.checkpoints.importing import Importer, ImportWish, Landing
@@ -49,13 +48,12 @@ from stokerd.registry.push_types import Blob, Document, Load, Moved, Policy, Pus
 from stokerd.registry.pushing import push
 from stokerd.registry.references import Reference, parse_reference
 from stokerd.runtime.protocol import NativeRuntime
-from stokerd.runtime.types import GC_EXPIRE_LABEL, Descriptor
+from stokerd.runtime.types import Descriptor
 
 _log = structlog.get_logger("checkpoints")
 _LEVEL = 3
 _FRAMES = 256
 """Frames of 4 MiB in one blob: registries have limits, and several go side by side."""
-_LEASE_TIME = timedelta(hours=24)
 _CONTENTS_LIMIT = 64 << 20
 
 
@@ -76,11 +74,11 @@ class Shipper:
         client: RegistryClient,
         keyring: Keyring,
         warmer: Warmer,
-        clock: Callable[[], datetime],
+        holder: Holder,
         policy: Policy | None = None,
     ) -> None:
         self._runtime, self._client, self._keyring, self._warmer = runtime, client, keyring, warmer
-        self._clock, self._policy = clock, policy or Policy()
+        self._holder, self._policy = holder, policy or Policy()
 
     # ------------------------------------------------------------------------------------------ out
 
@@ -96,10 +94,7 @@ class Shipper:
         """Push a checkpoint as the artifact *to*. It is packed into containerd's content store first, and goes from
         there: an upload that breaks goes on, and the same again sends nothing."""
         target = _target(to)
-        lease = f"stoker-ship-{secrets.token_hex(8)}"
-        expires = (self._clock() + _LEASE_TIME).strftime("%Y-%m-%dT%H:%M:%SZ")
-        await self._runtime.leases.create(lease, {GC_EXPIRE_LABEL: expires})
-        try:
+        async with self._holder.lease("ship") as lease:
             async with exporter.package(manifest) as package:
                 artifact = await self._stage(package, lease)
             body = manifest_of(artifact, package.contents.manifest, await self._base(manifest))
@@ -108,8 +103,6 @@ class Shipper:
             contents = StoredContents(self._runtime, self._client, self._keyring, {}, lease, self._policy)
             known = await self._keyring.lookup(target, credentials)
             done = await push(self._client, target, load, contents, known, tell=tell, policy=self._policy)
-        finally:
-            await to_the_end(self._runtime.leases.delete(lease), f"delete {lease}")
         _log.info("checkpoint is pushed", id=manifest.id, reference=str(target), bytes=done.transferred)
         return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ class Ship:
         self.bench = Bench(tmp)
         self.client = RegistryClient(hosts=lambda _: (registry.endpoint,))
         self.pulled: list[str] = []
-        self.shipper = Shipper(self.bench.runtime, self.client, Keyring([]), self, lambda: datetime.now(UTC), QUICK)
+        self.shipper = Shipper(self.bench.runtime, self.client, Keyring([]), self, self.bench.room.holder, QUICK)
 
     async def warm(self, image: str, auths: Sequence[InlineAuth]) -> None:
         self.pulled.append(image)

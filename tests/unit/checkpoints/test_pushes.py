@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stokerd.checkpoints.committing import CommitWish
+from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import Held, base_annotations, plan, source_label
 from stokerd.checkpoints.pushes import ImagePusher
 from stokerd.errors import NotFound
@@ -25,6 +26,7 @@ from stokerd.runtime.types import Descriptor
 from tests.unit.checkpoints.bench import Bench
 from tests.unit.registry.uploading import PushRegistry
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUICK = Policy(attempts=2, pause=0.0)
 CONFIG, LAYER = b'{"rootfs":{"diff_ids":[]}}', b"layer" * 1000
 
@@ -50,7 +52,7 @@ class Node:
         self.registries: dict[str, PushRegistry] = {}
         self.client = RegistryClient(hosts=self._hosts)
         self.pusher = ImagePusher(
-            self.runtime, self.client, Keyring([]), lambda: datetime(2026, 1, 1, tzinfo=UTC), QUICK
+            self.runtime, self.client, Keyring([]), Holder(self.runtime, "stokerd-1", lambda: NOW), QUICK
         )
 
     def _hosts(self, host: str) -> tuple[RegistryEndpoint, ...]:
