@@ -288,8 +288,8 @@ class TopologySettings:
     nvidia_matrix_file: str = ""
     """A file with what ``nvidia-smi topo -m`` printed, beside nvidia_file."""
 
-    serial_numbers: Annotated[bool, LIVE] = False
-    """Whether the serial numbers of GPUs are told."""
+    serial_numbers: Annotated[Literal["withheld", "told"], LIVE] = "withheld"
+    """``told``: serial numbers of GPUs are in the report."""
 
     smpquery: str = "smpquery"
     """Name or path of smpquery (infiniband-diags), which asks who is at the other ends of InfiniBand; empty: it is
@@ -303,6 +303,10 @@ class TopologySettings:
 
     lldp_listen: Literal["auto", "never"] = "auto"
     """``auto``: where no lldpd answers, stokerd itself listens for LLDP frames; it sends none."""
+
+    neighbour_patience: Annotated[PositiveSeconds, LIVE] = 60.0
+    """How long a link has to be up before a switch that does not show itself is missed: by LLDP most say every 30 s who
+    they are."""
 
     lldp_file: str = ""
     """A file with what ``lldpcli -f json show neighbors`` printed, which is used instead of asking lldpd."""

@@ -26,8 +26,8 @@ async def play(scene: Scene, story: Story) -> None:
     """Show the node as a tree and as a picture, why two devices are so far apart, and a cable that is pulled out."""
     hardware = scene.hardware
     with story.stage("What this node is made of, and what it hangs on") as stage:
-        async with Client(scene.stokerd.socket) as client, aclosing(client.follow_topology()) as events:
-            await _until_all_are_heard(hardware, client, events)
+        async with Client(scene.stokerd.socket) as client:
+            await _until_all_are_heard(hardware, client)
         await _stoker(scene, "topology")
         stage.outcome = f"{len(hardware.machine.gpus)} GPUs, {len(hardware.machine.nics)} NICs, each on a real lldpd"
     with story.stage("Why are two devices so far apart?"):
@@ -47,12 +47,10 @@ async def play(scene: Scene, story: Story) -> None:
         print(stage.outcome)
 
 
-async def _until_all_are_heard(hardware: Hardware, client: Client, events: AsyncIterator[TopologyEvent]) -> None:
+async def _until_all_are_heard(hardware: Hardware, client: Client) -> None:
     """Wait until every switch has said who it is, which they do in their own time; here they are asked to."""
-    await anext(events)
-    await asyncio.to_thread(hardware.switches.speak)
     while any(not port.neighbours for nic in (await client.topology()).nics for port in nic.ports):
-        await anext(events)
+        await asyncio.to_thread(hardware.switches.speak)
 
 
 async def _change(hardware: Hardware, events: AsyncIterator[TopologyEvent], health: str) -> float:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -82,6 +83,7 @@ async def test_a_link_that_goes_down_is_told_within_two_seconds(
         assert before == await client.topology()
         assert before is not None
         assert (before.node, len(before.gpus), len(before.nics), before.findings) == ("h100-01", 8, 12, [])
+        _see_what_is_on_the_node(before, node)
         set_link(tmp_path, machine.nics[2], up=False)
         assert await told(events, ("nic mlx5_2 port 1", "physical", "polling")) < SEEN_WITHIN
         assert port_of(await client.topology(), "mlx5_2") == ("down", "down")
@@ -92,6 +94,33 @@ async def test_a_link_that_goes_down_is_told_within_two_seconds(
         assert port_of(after, "mlx5_2") == ("active", "healthy")
         assert {load.nic: load.losses for load in (await client.topology_load()).ports}["mlx5_2"] == 1
     _ask_with_a_tag(stokerd)
+    _see_metrics_and_bundle(stokerd, tmp_path)
+
+
+def _see_what_is_on_the_node(report: TopologyReport, node: Node) -> None:
+    """The images and pods of the real containerd, and the disks, CPUs and memory of the machine."""
+    assert report.images is not None
+    assert report.pods is not None
+    assert {item.name for item in report.images.items} >= {"stoker.test/pause:1"}
+    assert all(item.digest.startswith("sha256:") and item.bytes > 0 for item in report.images.items)
+    assert report.pods.total == len(report.pods.items)
+    assert report.cpu is not None
+    assert (report.cpu.sockets, report.cpu.threads, len(report.disks)) == (2, 224, 4)
+
+
+def _see_metrics_and_bundle(stokerd: Stokerd, folder: Path) -> None:
+    curl = ["curl", "-s", "--unix-socket", str(stokerd.socket), "http://x/metrics"]
+    metrics = subprocess.run(curl, capture_output=True, text=True, check=True, timeout=20).stdout
+    assert 'stoker_topology_port_up{nic="mlx5_2",port="1",use="compute"} 1.0' in metrics
+    assert 'stoker_topology_port_losses_total{nic="mlx5_2",port="1",use="compute"} 1.0' in metrics
+    bundle = folder / "bundle.tar.gz"
+    assert stokerd.cli("support-bundle", "-o", str(bundle)).returncode == 0
+    with tarfile.open(bundle) as archive:
+        member = next(each for each in archive.getmembers() if each.name.endswith("/topology.json"))
+        file = archive.extractfile(member)
+        assert file is not None
+        assert json.load(file)["node"] == "h100-01"
+        assert any(each.name.endswith("/topology-load.json") for each in archive.getmembers())
 
 
 def _see_it_on_the_command_line(stokerd: Stokerd) -> None:

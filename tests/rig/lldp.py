@@ -128,9 +128,10 @@ class LldpSwitches:
     def rename(self, switch: str, name: str) -> None:
         """Have a switch call itself something else; it tells its neighbours at once."""
         self.lldpcli(switch, "configure", "system", "hostname", name)
+        self.lldpcli(switch, "update")
 
     def speak(self) -> None:
-        """Have all switches say at once who they are, rather than in their own time."""
+        """Have all switches say now who they are, rather than in their own time."""
         for switch in self._switches:
             self.lldpcli(switch, "update")
 

@@ -33,7 +33,7 @@ class AskNvidia:
         if not path:
             named = settings.nvidia_library and not settings.nvidia_file
             raise Absent(f"{settings.nvidia_library} is not installed" if named else "")
-        options = ["--serials"] if settings.serial_numbers else []
+        options = ["--serials"] if settings.serial_numbers == "told" else []
         argv = [sys.executable, "-I", str(Path(nvml_probe.__file__)), path, *options]
         printed = await self._probe.output(argv, timeout=settings.read_timeout, most=nvml_values.LONGEST)
         found = nvml_values.parse(printed)

@@ -275,6 +275,8 @@ class Observation(msgspec.Struct, frozen=True):
     rules: tuple[UseRule, ...] = ()
     health: Mapping[tuple[str, int], PortHealth] = {}
     """By the NIC's name and the port's number."""
+    young: frozenset[tuple[str, int]] = frozenset()
+    """Ports whose link came up just now: who is at the other end may not have said so yet."""
     sources: tuple[SourceReport, ...] = ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from stoker.objects.topology import Nic, NicPort, Severity, TopologyFinding, TopologyReport
 from stokerd.topology.distances import NEAR
@@ -13,10 +13,12 @@ from stokerd.topology.gpu_findings import gpu_findings
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
-def findings(report: TopologyReport, lost: Sequence[str] = ()) -> list[TopologyFinding]:
+def findings(
+    report: TopologyReport, lost: Sequence[str] = (), young: Collection[tuple[str, int]] = ()
+) -> list[TopologyFinding]:
     """Return the faults that a report shows, the worst first, in a stable order.
 
-    *lost*: what the driver says of GPUs that it counts and cannot reach.
+    *lost*: what the driver says of GPUs that it counts and cannot reach; *young*: ports whose link came up just now.
     """
     found = [
         *gpu_findings(report.gpus, lost),
@@ -24,7 +26,7 @@ def findings(report: TopologyReport, lost: Sequence[str] = ()) -> list[TopologyF
         *_affinity(report),
         *_links(report.nics),
         *_rails(report.nics),
-        *_neighbours(report.nics),
+        *_neighbours(report.nics, young),
         *_flow_control(report.nics),
         *_domains(report),
         *_sources(report),
@@ -162,15 +164,15 @@ def _rails(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
             )
 
 
-def _neighbours(nics: Sequence[Nic]) -> Iterator[TopologyFinding]:
-    """Who has no neighbour while its siblings have one, its link being up."""
+def _neighbours(nics: Sequence[Nic], young: Collection[tuple[str, int]]) -> Iterator[TopologyFinding]:
+    """Who has no neighbour while its siblings have one, its link being up for a while."""
     for use in ("compute", "storage", "management"):
         ports = [(nic, port) for nic, port in _ports(nics) if nic.use == use and port.health.state != "down"]
         with_one = [port for _, port in ports if any(each.kind == "switch" for each in port.neighbours)]
         if len(with_one) * 2 <= len(ports):
             continue
         for nic, port in ports:
-            if not any(each.kind == "switch" for each in port.neighbours):
+            if (nic.name, port.number) not in young and not any(each.kind == "switch" for each in port.neighbours):
                 others = ", ".join(sorted({each.kind for each in port.neighbours}))
                 yield TopologyFinding(
                     code="NeighbourMissing",

@@ -88,6 +88,7 @@ class PortHealth(msgspec.Struct, frozen=True):
     losses: int = 0
     recent: tuple[float, ...] = ()
     up: bool | None = None
+    up_since: float | None = None
     downs: int | None = None
     alarms: Mapping[str, Alarm] = {}
     reading: Reading | None = None
@@ -118,6 +119,7 @@ def observe(memory: PortHealth, found: PortReading, now: float, rules: HealthRul
         losses=total,
         recent=recent,
         up=found.up,
+        up_since=(memory.up_since if memory.up_since is not None else now) if found.up else None,
         downs=found.downs,
         alarms=alarms,
         reading=reading,

@@ -85,6 +85,10 @@ class Knowledge(msgspec.Struct, frozen=True):
     sources: Mapping[str, SourceReport] = {}
     failures: Mapping[str, int] = {}
     health: Mapping[tuple[str, int], PortHealth] = {}
+    patience: float = 0.0
+    """Seconds that a link has to be up before a switch that does not show itself is missed."""
+    young: frozenset[tuple[str, int]] = frozenset()
+    """Ports whose link is not up for so long yet."""
     serials: bool = False
     labels: Mapping[str, str] = {}
     rules: tuple[UseRule, ...] = ()
@@ -122,7 +126,10 @@ def note_health(known: Knowledge, now: float, rules: HealthRules | None = None) 
         key: observe(known.health.get(key, PortHealth()), reading, now, rules)
         for key, reading in readings(inventory).items()
     }
-    return msgspec.structs.replace(known, health=health)
+    young = frozenset(
+        key for key, port in health.items() if port.up_since is not None and now - port.up_since < known.patience
+    )
+    return msgspec.structs.replace(known, health=health, young=young)
 
 
 def note_report(known: Knowledge, now: datetime) -> Knowledge:
@@ -163,6 +170,7 @@ def observation(known: Knowledge) -> Observation:
         labels=known.labels,
         rules=known.rules,
         health=known.health,
+        young=known.young,
         sources=tuple(known.sources.values()),
     )
 
@@ -183,5 +191,5 @@ def essence(known: Knowledge) -> tuple[object, ...]:
     return (
         known.tree, rdma, nets, ports.unread, known.amd, known.nvml, known.nvidia, known.kernel, known.lldp,
         known.fabric, known.smp, known.contents, known.placement, known.sources, health, known.labels, known.rules,
-        known.serials,
+        known.serials, known.young,
     )  # fmt: skip

@@ -46,7 +46,7 @@ def build(seen: Observation, now: datetime, before: TopologyReport | None = None
     """
     inventory = take(seen, uses_of(before))
     report = _Builder(seen, inventory, now, before).build()
-    report.findings = findings(report, seen.gpus_lost)
+    report.findings = findings(report, seen.gpus_lost, seen.young)
     return settle(machine.fitted(report), before)
 
 

@@ -250,7 +250,8 @@ def _line(change: msgspec.Struct) -> str:
 def _configured(known: Knowledge, settings: TopologySettings) -> Knowledge:
     return msgspec.structs.replace(
         known,
-        serials=settings.serial_numbers,
+        serials=settings.serial_numbers == "told",
+        patience=settings.neighbour_patience,
         labels=dict(parse_label(text) for text in settings.labels),
         rules=tuple(UseRule(**parse_rule(text)) for text in settings.rules),
     )

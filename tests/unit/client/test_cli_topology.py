@@ -26,7 +26,7 @@ def node(daemon: Served) -> None:
 def test_the_tree(run: Run) -> None:
     outcome = run("topology")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.lines[0] == "h100-01  8 GPUs · 12 NICs · 2 NUMA nodes"
+    assert outcome.lines[0].startswith("h100-01  8 GPUs · 12 NICs · 2 NUMA nodes")
     assert "│  │  └─ PIX mlx5_1  compute rail 1 · ibp1 400 Gb/s → MF0;ibleaf-02:MQM9700/U1 17" in outcome.lines
     assert any(line.startswith("✗ mlx5_2: port 1 of mlx5_2 (compute) is down") for line in outcome.lines)
 
@@ -90,7 +90,7 @@ def test_watch(daemon: Served, start: Start) -> None:
     program.read_until(lambda text: "Ctrl-C ends this" in text)
     daemon.call(daemon.api.topology.tell, "nic mlx5_4 port 1", "nic mlx5_5 port 1")
     text = program.read_until(lambda text: "mlx5_5 port 1 state active → down" in text)
-    assert "! nic mlx5_4 port 1 state active → down" in text
+    assert "~ nic mlx5_4 port 1 state active → down" in text
     program.signal(signal.SIGINT)
     assert program.wait() == exits.INTERRUPTED
 

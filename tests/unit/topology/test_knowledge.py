@@ -20,7 +20,7 @@ from stokerd.topology.read_hardware import read_ports, read_tree
 from stokerd.topology.settling import changes
 from tests.rig.hardware import texts
 from tests.rig.hardware.files import FakeFiles, MemorySysfs
-from tests.rig.hardware.machines import Machine, h100, mi300
+from tests.rig.hardware.machines import Machine, h100, h100_roce, mi300, with_fault
 from tests.rig.hardware.tree import files_of
 from tests.unit.topology.nodes import THEN, observe
 
@@ -141,6 +141,17 @@ def test_a_link_that_flaps_ten_times_makes_few_reports_and_keeps_its_speed() -> 
 
 
 # ---------------------------------------------------------------------------------------------- rules and labels
+
+
+def test_a_neighbour_is_missed_only_when_the_link_is_up_for_a_while() -> None:
+    known = msgspec.structs.replace(known_of(with_fault(h100_roce(), "neighbour-missing")), patience=60.0)
+    counts = []
+    for now in (0.0, 30.0, 59.0, 60.0, 75.0):
+        known = note_report(note_health(known, now), THEN + timedelta(seconds=now))
+        assert known.report is not None
+        counts.append([found.code for found in known.report.findings])
+    assert counts == [[], [], [], ["NeighbourMissing"], ["NeighbourMissing"]]
+    assert essence(note_health(known, 59.0)) != essence(note_health(known, 75.0))
 
 
 def test_rules_of_the_configuration() -> None:

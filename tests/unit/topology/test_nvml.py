@@ -137,7 +137,7 @@ async def test_what_a_driver_does_not_support_is_unknown(tmp_path: Path) -> None
 async def test_serial_numbers_are_asked_for_only_where_they_are_wanted(tmp_path: Path) -> None:
     fake = FakeNvml(h100(), tmp_path)
     assert {gpu.serial for gpu in (await ask(fake)).data.gpus} == {""}
-    assert {gpu.serial for gpu in (await ask(fake, serial_numbers=True)).data.gpus} == {"1650000000000"}
+    assert {gpu.serial for gpu in (await ask(fake, serial_numbers="told")).data.gpus} == {"1650000000000"}
 
 
 @pytest.mark.parametrize("told", [False, True])
