@@ -71,6 +71,7 @@ class Checkpoints:
         self._users: Counter[str] = Counter()
         self._views: set[str] = set()
         self._again = asyncio.Event()
+        self._opening = asyncio.Lock()
         self.cleared = asyncio.Event()
         """What an earlier stokerd left has been gone through."""
 
@@ -78,13 +79,14 @@ class Checkpoints:
 
     async def open(self) -> None:
         """Make the directory, as the node sees it. RuntimeUnavailable before containerd has answered once."""
-        if self._shelf is None:
-            shelf = Shelf(self._directory, self._runtime.info.host_root)
-            await asyncio.to_thread(shelf.open)
-            await self._tune()
-            self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
-            self._clones = Clones(self._runtime, shelf, self._owner, self._clock, self._networks_ahead)
-            self._shelf = shelf
+        async with self._opening:  # two of each would not know what the other one is at
+            if self._shelf is None:
+                shelf = Shelf(self._directory, self._runtime.info.host_root)
+                await asyncio.to_thread(shelf.open)
+                await self._tune()
+                self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
+                self._clones = Clones(self._runtime, shelf, self._owner, self._clock, self._networks_ahead)
+                self._shelf = shelf
 
     async def _tune(self) -> None:
         info = self._runtime.info
