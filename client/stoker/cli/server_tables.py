@@ -167,7 +167,7 @@ def _checkpoint(made: Checkpoint, _now: datetime) -> Cells:
 
 def _commit(made: Commit, _now: datetime) -> Cells:
     status = made.status
-    pod = f"{made.spec.pod_name}/{made.spec.container_name}"
+    pod = "/".join(each for each in (made.spec.pod_name, made.spec.container_name) if each)
     return (pod, made.spec.image, status.node_name or "-", status.phase, status.message)
 
 

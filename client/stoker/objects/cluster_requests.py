@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import field
 
+from stoker.objects.checkpoints import Compression, Tcp
 from stoker.objects.containers import FailurePolicy
 from stoker.objects.meta import Condition, NotHonoured, Object, ObjectMeta, Only, Part, Secret
 
 OURS = "stoker.dev/v1"
-AGENTS = "agents.kruise.io/v1alpha1"
 
 RequestPhase = Literal["Pending", "Recreating", "Completed"]
 ContainerRecreatePhase = Literal["Pending", "Recreating", "Succeeded", "Failed"]
@@ -116,21 +116,33 @@ class ContainerRecreateRequest(Object, tag="ContainerRecreateRequest", kw_only=T
     status: ContainerRecreateRequestStatus = field(default_factory=ContainerRecreateRequestStatus)
 
 
+class NameReference(Part, frozen=True):
+    name: str
+
+
 class CheckpointSpec(Part, frozen=True):
     """What to dump. It cannot be changed but for ttlAfterFinished."""
 
     pod_name: str = ""
     sandbox_name: Annotated[str, NotHonoured("there are no sandboxes yet; name the pod")] = ""
-    container_name: str = ""
-    """Ours: which container; empty: the only one."""
+    containers: Annotated[tuple[NameReference, ...], Only(OURS)] = ()
+    """Ours: which containers, by name; none: all that run. Several are frozen together."""
     keep_running: bool = True
     """False: the container is stopped when its checkpoint is complete."""
     persistent_contents: tuple[Content, ...] = ("memory", "filesystem")
     ttl_after_finished: str = ""
     """The checkpoint is removed so long after it was made ("24h"); empty: it stays."""
-    destination: str = ""
+    tcp: Annotated[Tcp | None, Only(OURS)] = None
+    """Ours: established connections are a reason to refuse, left out, or kept; null: as the node's settings say."""
+    timeout_seconds: Annotated[float | None, Only(OURS)] = None
+    """Ours: so long the containers may stand; null: as the node's settings say."""
+    file_locks: Annotated[bool, Only(OURS)] = True
+    """Ours."""
+    external_unix_sockets: Annotated[bool, Only(OURS)] = False
+    """Ours."""
+    destination: Annotated[str, Only(OURS)] = ""
     """Ours: an image reference that it is pushed to, so that other nodes can clone it."""
-    pull_secrets: tuple[str, ...] = ()
+    pull_secrets: Annotated[tuple[str, ...], Only(OURS)] = ()
     """Ours: names of PullSecrets in the object's namespace, for the push."""
 
 
@@ -154,16 +166,12 @@ class CheckpointStatus(Part, frozen=True):
 
 
 class Checkpoint(Object, tag="Checkpoint", kw_only=True, frozen=True):
-    """Memory and root filesystem of a running container, at one instant."""
+    """Memory and root filesystem of running containers, at one instant."""
 
-    api_version: str = AGENTS
+    api_version: str = OURS
     metadata: ObjectMeta
     spec: CheckpointSpec
     status: CheckpointStatus = field(default_factory=CheckpointStatus)
-
-
-class NameReference(Part, frozen=True):
-    name: str
 
 
 class RegistryAuth(Part, frozen=True):
@@ -178,9 +186,10 @@ class CommitSpec(Part, frozen=True):
     """What to make an image of. It cannot be changed."""
 
     pod_name: str
-    container_name: str
     image: str
     """What it is pushed as."""
+    container_name: str = ""
+    """Empty: the only one."""
     squash_layer: bool = False
     """One layer, instead of one on those of the image."""
     timeout_seconds: int = 0
@@ -188,8 +197,14 @@ class CommitSpec(Part, frozen=True):
     ttl: str = ""
     """The object is removed so long after it is over ("1h"); empty: it stays."""
     registry_auth: RegistryAuth = field(default_factory=RegistryAuth)
-    pause: bool = True
-    """Ours: freeze the container while its filesystem is read."""
+    changes: Annotated[tuple[str, ...], Only(OURS)] = ()
+    """Ours: as lines of a Dockerfile, such as ENV A=B."""
+    author: Annotated[str, Only(OURS)] = ""
+    """Ours."""
+    message: Annotated[str, Only(OURS)] = ""
+    """Ours."""
+    compression: Annotated[Compression, Only(OURS)] = "gzip"
+    """Ours."""
 
 
 class CommitStatus(Part, frozen=True):
@@ -210,7 +225,7 @@ class CommitStatus(Part, frozen=True):
 class Commit(Object, tag="Commit", kw_only=True, frozen=True):
     """The root filesystem of a running container as an image."""
 
-    api_version: str = AGENTS
+    api_version: str = OURS
     metadata: ObjectMeta
     spec: CommitSpec
     status: CommitStatus = field(default_factory=CommitStatus)

@@ -74,14 +74,14 @@ ALL: tuple[Kind, ...] = (
         type=Checkpoint,
         plural="checkpoints",
         short=("cp",),
-        versions=("agents.kruise.io/v1alpha1", *_OURS),
+        versions=(*_OURS, "agents.kruise.io/v1alpha1"),
         selectable=("spec.podName", "status.phase", "status.nodeName"),
     ),
     Kind(
         type=Commit,
         plural="commits",
         short=("cmt",),
-        versions=("agents.kruise.io/v1alpha1", *_OURS),
+        versions=(*_OURS, "agents.kruise.io/v1alpha1"),
         selectable=("spec.podName", "status.phase", "status.nodeName"),
     ),
     Kind(

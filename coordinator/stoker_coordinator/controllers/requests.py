@@ -183,10 +183,14 @@ def _checkpoint(request: Checkpoint) -> CheckpointRequest:
     spec, meta = request.spec, request.metadata
     return CheckpointRequest(
         pod=f"{meta.namespace}/{spec.pod_name}",
-        containers=[spec.container_name] if spec.container_name else [],
+        containers=[each.name for each in spec.containers],
         name=meta.name,
         request=meta.uid,
         stop=not spec.keep_running,
+        tcp=spec.tcp,
+        file_locks=spec.file_locks,
+        external_unix_sockets=spec.external_unix_sockets,
+        timeout_seconds=spec.timeout_seconds,
         labels={"stoker.dev/object": f"{meta.namespace}/{meta.name}"},
     )
 
@@ -194,10 +198,14 @@ def _checkpoint(request: Checkpoint) -> CheckpointRequest:
 def _commit(request: Commit) -> CommitRequest:
     spec, meta = request.spec, request.metadata
     return CommitRequest(
-        container=f"{meta.namespace}/{spec.pod_name}/{spec.container_name}",
+        container="/".join(each for each in (meta.namespace, spec.pod_name, spec.container_name) if each),
         image=spec.image,
         request=meta.uid,
+        changes=list(spec.changes),
+        author=spec.author,
+        message=spec.message,
         squash=spec.squash_layer,
+        compression=spec.compression,
     )
 
 

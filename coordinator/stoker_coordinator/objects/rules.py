@@ -182,6 +182,8 @@ def _checkpoint(obj: Checkpoint) -> Iterator[str]:
     spec = obj.spec
     if not spec.pod_name.strip():
         yield "spec.podName: is missing"
+    yield from words.twice(tuple(each.name for each in spec.containers), "spec.containers")
+    yield from words.at_least(spec.timeout_seconds, 0.001, "spec.timeoutSeconds")
     yield from _duration(spec.ttl_after_finished, "spec.ttlAfterFinished")
     if spec.destination:
         yield from words.reference(spec.destination, "spec.destination")
@@ -191,9 +193,8 @@ def _checkpoint(obj: Checkpoint) -> Iterator[str]:
 
 def _commit(obj: Commit) -> Iterator[str]:
     spec = obj.spec
-    for name, text in (("podName", spec.pod_name), ("containerName", spec.container_name)):
-        if not text.strip():
-            yield f"spec.{name}: is empty"
+    if not spec.pod_name.strip():
+        yield "spec.podName: is empty"
     yield from words.reference(spec.image, "spec.image")
     yield from words.at_least(spec.timeout_seconds, 0, "spec.timeoutSeconds")
     yield from _duration(spec.ttl, "spec.ttl")

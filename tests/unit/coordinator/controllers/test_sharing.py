@@ -22,6 +22,7 @@ from stoker.objects.cluster_requests import (
     CommitSpec,
     ContainerRecreateRequest,
     ContainerRecreateRequestSpec,
+    NameReference,
     RecreateContainer,
     RecreateEnv,
 )
@@ -244,7 +245,8 @@ async def test_checkpoint_and_commit() -> None:
         desk.has_pods("n1", "web-0")
         await desk.store.create(
             Checkpoint(
-                metadata=meta("cp"), spec=CheckpointSpec(pod_name="web-0", container_name="app", keep_running=False)
+                metadata=meta("cp"),
+                spec=CheckpointSpec(pod_name="web-0", containers=(NameReference(name="app"),), keep_running=False),
             )
         )
         (wish,) = await desk.wishes()

@@ -214,6 +214,7 @@ def test_what_it_says_is_what_is_kept() -> None:
         (RECREATE, "spec/activeDeadlineSeconds", 2, "spec.activeDeadlineSeconds: is 2, not a number from 3"),
         (RECREATE, "spec/strategy/failurePolicy", "Retry", "failurePolicy: is 'Retry', not 'Fail' or 'Ignore'"),
         (CHECKPOINT, "spec/podName", None, "spec.podName: is missing"),
+        (CHECKPOINT, "spec/tcp", "close", "spec.tcp: is not a field of agents.kruise.io/v1alpha1"),
         (CHECKPOINT, "spec/ttlAfterFinished", "soon", "spec.ttlAfterFinished: 'soon' is not a duration"),
         (COMMIT, "spec/image", None, "spec.image: is missing"),
         (HYPER_NODE, "spec/members", [], "spec.members: is empty"),
