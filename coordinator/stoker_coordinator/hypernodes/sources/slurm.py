@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from stoker.fabrics.foreign import Unreadable, decode, plain
 from stoker_coordinator.hypernodes import hostlist
 from stoker_coordinator.hypernodes.levels import without_circles
 from stoker_coordinator.hypernodes.model import Attachment, Reading
 from stoker_coordinator.hypernodes.naming import slug
 
-_PAIR = re.compile(r"(\w+)\s*=\s*(\S+)")
 _LONGEST_LINE = 1 << 20
 _OWN_LINES = frozenset(("blocksizes", "linkspeed", "switchname", "blockname"))
 
@@ -48,7 +45,8 @@ class _Reader:
 
     def take(self, line: str) -> None:
         """Read a line of ``Name=Value`` pairs."""
-        pairs = {name.lower(): value for name, value in _PAIR.findall(line)}
+        words = (word.partition("=") for word in line.replace(" =", "=").replace("= ", "=").split())
+        pairs = {name.lower(): value for name, equals, value in words if equals}
         name = plain(pairs.get("switchname") or pairs.get("blockname") or "")
         if not name:
             if not pairs.keys() & _OWN_LINES:

@@ -134,7 +134,7 @@ def whole(live: Live, uses: Mapping[str, float], now: datetime) -> Live:
 
 
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_changes_give_what_a_build_gives(batches: list[list[object]]) -> None:
     live = Live(OPTIONS)
     shown: dict[str, HyperNode] = {}
@@ -184,7 +184,7 @@ def happenings(draw: st.DrawFn) -> NodeFacts | str:
 
 
 @given(st.lists(happenings(), min_size=1, max_size=25), st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_changes_of_a_fabric_of_three_tiers_give_what_a_build_gives(changes: list[NodeFacts | str], batch: int) -> None:
     live = Live(OPTIONS)
     live.central((source_of(trunks_of(PLAN)),))
@@ -204,7 +204,7 @@ def test_changes_of_a_fabric_of_three_tiers_give_what_a_build_gives(changes: lis
 
 
 @given(st.lists(nodes(), max_size=12), sources(), st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_order_does_not_count(facts: list[NodeFacts], source: SourceState, random: object) -> None:
     last = {each.name: each for each in facts}
     one, other = Live(OPTIONS), Live(OPTIONS)
@@ -222,7 +222,7 @@ def test_the_order_does_not_count(facts: list[NodeFacts], source: SourceState, r
 
 
 @given(st.lists(CHANGES, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_each_node_has_one_place_in_a_fabric(changes: list[object]) -> None:
     live = Live(OPTIONS)
     for change in changes:
