@@ -221,7 +221,7 @@ def job_rows(jobs: Iterable[PullJob]) -> list[JobRow]:
 
     def age(row: JobRow) -> tuple[bool, float, str]:
         moment = row.ended or row.started
-        return row.ended is not None, -moment.timestamp() if moment is not None else float("-inf"), row.name
+        return row.ended is not None, -moment.timestamp() if moment is not None else float("inf"), row.name
 
     return sorted(rows, key=age)
 

@@ -1,0 +1,143 @@
+"""A real stoker-coordinator as a process of its own, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.rig.registry import free_port
+from tests.rig.toml import dump
+from tests.rig.waiting import until
+
+_PROGRAM = (sys.executable, "-W", "error", "-m", "stoker_coordinator.main")
+
+
+class Coordinator:
+    """Start it with `start`; every method blocks."""
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.state = directory, directory / "state"
+        self.socket, self.config = directory / "api.sock", directory / "coordinator.toml"
+        self.log_file = directory / "coordinator.log"
+        self.port, self.link_port, self.join_port = free_port(), free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        wanted: dict[str, dict[str, Any]] = {
+            "coordinator": {"state_dir": str(self.state), "log_format": "json", "log_level": "debug"},
+            "api": {"listen": f"127.0.0.1:{self.port}", "socket": str(self.socket), "group": ""},
+            "link": {
+                "listen": f"127.0.0.1:{self.link_port}",
+                "join_listen": f"127.0.0.1:{self.join_port}",
+                "names": ["127.0.0.1"],
+            },
+        }
+        for table, values in (settings or {}).items():
+            wanted[table] = {**wanted.get(table, {}), **values}
+        self.config.write_text(dump(wanted), encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        """Of the API and of the pages; a token is needed."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and wait until it serves."""
+        with self.log_file.open("ab") as log:
+            command = [*_PROGRAM, "--config", str(self.config)]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        until("the coordinator serves", self._serves, timeout=30)
+
+    def _serves(self) -> bool:
+        process = self._process
+        assert process is not None
+        if process.poll() is not None:
+            raise AssertionError(f"the coordinator ended with {process.returncode}:\n{self.log()[-3000:]}")
+        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--unix-socket", str(self.socket)]
+        done = subprocess.run([*command, "http://x/readyz"], capture_output=True, text=True, check=False, timeout=20)
+        return done.stdout == "200"
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def stop(self, timeout: float = 30) -> int:
+        """SIGTERM; returns the exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.terminate()
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise AssertionError(f"the coordinator did not stop within {timeout} s:\n{self.log()[-3000:]}") from None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
+
+    def command(self, *arguments: str) -> str:
+        """Run a command of stoker-coordinator; returns what it prints."""
+        done = subprocess.run(
+            [*_PROGRAM, "--config", str(self.config), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout.strip()
+
+    def token(self, role: str = "admin") -> str:
+        """Return a new token of the API."""
+        return self.command("token", "create", f"test-{role}", "--role", role)
+
+    def cli(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run `stoker --server` against it, over its socket."""
+        return subprocess.run(
+            [sys.executable, "-m", "stoker", "--server", f"unix:{self.socket}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
+        )
+
+    def apply(self, *documents: Mapping[str, Any]) -> None:
+        """Make objects."""
+        text = "\n---\n".join(json.dumps(document) for document in documents)
+        done = self.cli("apply", "-f", "-", stdin=text)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
+        """Return one object."""
+        done = self.cli("get", kind, name, "-n", namespace, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def names(self, kind: str, *options: str) -> Sequence[str]:
+        """Return the names of all objects of a kind."""
+        done = self.cli("get", kind, "-A", *options, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return [each["metadata"]["name"] for each in (found["items"] if isinstance(found, dict) else found)]
