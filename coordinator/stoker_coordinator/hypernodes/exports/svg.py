@@ -24,7 +24,7 @@ _BAR, _DROP = 42, 26
 _LETTER = 6.1  # of 11 px, about
 STYLE = """
 .hn-bg{fill:#fff}.hn-in{fill:#f4f6f8;stroke:#cfd6dd}.hn-card{fill:#fff;stroke:#90a4ae;stroke-width:1.5}
-.hn-text{font:11px system-ui,sans-serif;fill:#1c2733}.hn-name{font-weight:600}.hn-dim{fill:#5b6975}
+.hn-text{font:11px system-ui,sans-serif;fill:#1c2733}.hn-name{font-weight:600}.hn-big{font-size:16px}.hn-dim{fill:#5b6975}
 .hn-bad{fill:#c62828}.hn-line{stroke:#90a4ae;stroke-width:1.6;fill:none}
 .hn-congested{stroke:#fb8c00;stroke-width:4}.hn-broken{stroke:#e53935;stroke-width:2.5;stroke-dasharray:6 4}
 .hn-healthy{stroke:#43a047}.hn-degraded{stroke:#fb8c00}.hn-down{stroke:#e53935;stroke-dasharray:5 3}
@@ -57,7 +57,7 @@ def svg(domains: Iterable[HyperNode], title: str = "") -> str:
     height = 66 + sum(block.height + _GAP for block in tops) + 40
     body = [
         f'<rect class="hn-bg" width="{width}" height="{height}"/>',
-        _text(_MARGIN, 28, title or ", ".join(each.fabric for each in roots) or "no fabric", "hn-name", size=16),
+        _text(_MARGIN, 28, title or ", ".join(each.fabric for each in roots) or "no fabric", "hn-name hn-big"),
         _text(_MARGIN, 48, _summary(roots), "hn-dim"),
     ]
     y = 66
@@ -254,6 +254,5 @@ def _fitting(text: str, width: int, *, tail: bool = False) -> str:
     return "…" + text[1 - most :] if tail else text[: most - 1] + "…"
 
 
-def _text(x: int, y: int, text: str, look: str, *, size: int = 0) -> str:
-    style = f' style="font-size:{size}px"' if size else ""
-    return f'<text class="hn-text {look}" x="{x}" y="{y}"{style}>{escape(text)}</text>'
+def _text(x: int, y: int, text: str, look: str) -> str:
+    return f'<text class="hn-text {look}" x="{x}" y="{y}">{escape(text)}</text>'
