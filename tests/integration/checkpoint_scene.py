@@ -113,7 +113,7 @@ async def scene(
         pod = await bare.run_pod(f"checkpoints-{next(_numbers)}")
         container = await bare.run(pod, "main", command=["sh", "-c", program], linux=apart())
         made = Scene(node, bare, checkpoints, runtime, directory, pod, container)
-        await made.goes_on()
+        await made.goes_on(60)
         try:
             yield made
         except BaseException:
@@ -124,6 +124,8 @@ async def scene(
 
 
 async def _clear(checkpoints: Checkpoints, *, clones: bool = False) -> None:
+    if clones:
+        await checkpoints.connect(0)
     for clone in await checkpoints.clones() if clones else ():
         await checkpoints.remove_clone(clone.id)
     for group in await checkpoints.groups():

@@ -64,13 +64,20 @@ class Watch:
             else:
                 return
 
+    async def _now(self, clone: str) -> Clone | None:
+        """Return a clone as it is now, None when it was removed; RuntimeUnavailable when that cannot be seen."""
+        found = await asyncio.to_thread(self._shelf.clone, clone)
+        if found is None and not await asyncio.to_thread(self._shelf.is_there):
+            raise RuntimeUnavailable("the directory of checkpoints cannot be reached")
+        return found
+
     # ------------------------------------------------------------------------------------------ memory
 
     async def _memory(self, clone: Clone) -> None:
         """Wait for the end of a helper; a clone whose memory is lost is killed."""
         work = self._shelf.clone_path(clone.id, shelves.WORK)
         await helpers.ended(clone.helper, self._shelf.clone_node_path(clone.id, shelves.WORK))
-        now = await asyncio.to_thread(self._shelf.clone, clone.id)
+        now = await self._now(clone.id)
         if now is None or now.helper != clone.helper:
             return  # it was removed, or restored anew, and its helper is gone with it
         if await asyncio.to_thread(helpers.exit_status, work) == 0:
@@ -92,7 +99,7 @@ class Watch:
             await self._runtime.tasks.wait(clone.pod)
         except RuntimeNotFound:
             _log.debug("the pod of a restored container is gone already", id=clone.id)
-        now = await asyncio.to_thread(self._shelf.clone, clone.id)
+        now = await self._now(clone.id)
         if now is not None and now.pod == clone.pod:
             _log.info("a restored container ends with its pod", id=clone.id, pod=clone.pod)
             await self._undoer.undo(now)

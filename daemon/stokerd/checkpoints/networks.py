@@ -113,9 +113,10 @@ async def check(info: RuntimeInfo, name: str, attached: Attached) -> None:
 async def detach(info: RuntimeInfo, name: str, network: NetworkList, result: dict[str, Any] | None) -> None:
     """Run DEL of all plugins, so that addresses are given back; the first failure is raised after the last of them."""
     failure: CheckpointError | None = None
+    there = await asyncio.to_thread(is_there, info, name)
     for call in cni.calls(network, "DEL", result):
         try:
-            await _run(info, "DEL", name, call)
+            await _run(info, "DEL", name, call, netns_path(name) if there else "")
         except CheckpointError as error:
             failure = failure or error
     if failure is not None:
@@ -126,9 +127,11 @@ async def _loopback(info: RuntimeInfo, name: str) -> None:
     await _run(info, "ADD", name, Call("loopback", {**cni.LOOPBACK, "cniVersion": "0.3.1", "name": "cni-loopback"}))
 
 
-async def _run(info: RuntimeInfo, command: Command, name: str, call: Call) -> dict[str, Any]:
+async def _run(info: RuntimeInfo, command: Command, name: str, call: Call, netns: str | None = None) -> dict[str, Any]:
+    """Run one plugin. *netns* is "" where the namespace is gone: there are addresses to be given back all the same."""
     program = await asyncio.to_thread(_find, info, call.plugin)
-    environment = cni.environment(command, name, netns_path(name), info.cni_bin_dirs)
+    path = netns_path(name) if netns is None else netns
+    environment = cni.environment(command, name, path, info.cni_bin_dirs)
     if call.plugin == "loopback":
         environment["CNI_IFNAME"] = "lo"
     ended = await run_on_node(info, [program], stdin=json.dumps(call.config).encode(), environment=environment)

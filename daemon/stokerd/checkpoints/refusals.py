@@ -97,6 +97,7 @@ _SAYINGS = (
 )
 _COMPILED = tuple((re.compile(each.pattern), each) for each in _SAYINGS)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC", re.IGNORECASE)
+_NO_CRIU = re.compile(r'"criu": executable file not found')
 _ERROR = re.compile(r"\bError\b|\bFAILED\b")
 _NOISE = re.compile(r"rlimit: Can't setup")
 """What CRIU calls an error and goes on after."""
@@ -119,6 +120,8 @@ def explain(log: str, message: str, *, full: bool = False) -> Verdict:
     if full or _NO_SPACE.search("\n".join(errors)) or _NO_SPACE.search(message):
         return Verdict("no-space", ("the disk is full",), "free space, or move the directory of checkpoints", excerpt)
     found = _causes(errors)
+    if not found and _NO_CRIU.search(message):
+        return Verdict("refused", ("there is no criu on containerd's PATH",), "install CRIU on the node", excerpt)
     if found:
         return Verdict("refused", tuple(each.cause for each in found), found[0].hint, excerpt)
     if not any(_ENDED.search(line) for line in lines) and (_DIED.search(message) or (lines and not errors)):

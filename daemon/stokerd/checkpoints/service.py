@@ -81,7 +81,7 @@ class Checkpoints:
         """Make the directory, as the node sees it. RuntimeUnavailable before containerd has answered once."""
         async with self._opening:  # two of each would not know what the other one is at
             if self._shelf is None:
-                shelf = Shelf(self._directory, self._runtime.info.host_root)
+                shelf = Shelf(self._directory, lambda: self._runtime.info.host_root)
                 await asyncio.to_thread(shelf.open)
                 await self._tune()
                 self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
@@ -340,7 +340,7 @@ class Checkpoints:
         await (await self._cloner()).remove(clone)
 
     async def _cloner(self) -> Clones:
-        await self.open()
+        await self._parts()
         assert self._clones is not None
         return self._clones
 
@@ -384,6 +384,8 @@ class Checkpoints:
         await self.open()
         assert self._taker is not None
         assert self._shelf is not None
+        if not await asyncio.to_thread(self._shelf.is_there):
+            raise RuntimeUnavailable(f"{self._directory} cannot be reached", hint="it is, when containerd is back")
         return self._taker, self._shelf
 
     @asynccontextmanager

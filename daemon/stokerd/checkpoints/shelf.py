@@ -10,7 +10,7 @@
     <id>/manifest.json   written last: with it the checkpoint is complete, without it it is none
     .groups/<id>.json    which checkpoints were taken together; written after their manifests, without it they are none
 
-Paths are the node's; ``prefix`` is how this process reaches them (`RuntimeInfo.host_root`).
+Paths are the node's; ``prefix`` says how this process reaches them now (`RuntimeInfo.host_root`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,9 +56,17 @@ _FULL = 64 << 10
 class Shelf:
     """The directory of all checkpoints of this node."""
 
-    def __init__(self, directory: str, prefix: str = "") -> None:
-        self.directory = directory
-        self._here = Path(prefix + directory)
+    def __init__(self, directory: str, prefix: Callable[[], str] = str) -> None:
+        self.directory, self._prefix = directory, prefix
+
+    @property
+    def _here(self) -> Path:
+        """The directory as this process sees it: beneath a containerd that was started anew it is another."""
+        return Path(self._prefix() + self.directory)
+
+    def is_there(self) -> bool:
+        """Say whether the directory can be reached: where it is seen through containerd, not while that is away."""
+        return self._here.is_dir()
 
     def open(self) -> None:
         """Make the directory; OSError when that cannot be."""
@@ -117,11 +125,8 @@ class Shelf:
     # ------------------------------------------------------------------------------------------ reading
 
     def names(self) -> list[str]:
-        """Return the ids of all directories, complete or not."""
-        try:
-            return sorted(each.name for each in self._here.iterdir() if IDENTITY.fullmatch(each.name) and each.is_dir())
-        except FileNotFoundError:
-            return []
+        """Return the ids of all directories, complete or not; OSError when they cannot be seen, which is not none."""
+        return sorted(each.name for each in self._here.iterdir() if IDENTITY.fullmatch(each.name) and each.is_dir())
 
     def intent(self, checkpoint: str) -> Intent | None:
         """Return what was meant; None when it was never written, and so nothing was frozen."""

@@ -92,3 +92,9 @@ def test_what_is_not_recognised() -> None:
 
 def test_long_logs_are_cut() -> None:
     assert len(explain("Error: x\n" * 500, RUNC).excerpt) == 12
+
+
+def test_criu_that_is_not_there() -> None:
+    verdict = explain("", 'runc: exit status 1: CRIU version check failed: exec: "criu": executable file not found')
+    assert verdict.outcome == "refused"
+    assert verdict.causes == ("there is no criu on containerd's PATH",)

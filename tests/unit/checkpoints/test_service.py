@@ -322,6 +322,18 @@ class TestConverging:
         hold.release()
         await ended(dead)
 
+    async def test_a_directory_that_cannot_be_seen_is_not_an_empty_one(self, bench: Bench) -> None:
+        """As while containerd is away, beneath which it is: the snapshots of its checkpoints are no strays."""
+        made = await bench.room.create(bench.container())
+        away = bench.directory.rename(bench.directory.with_name("away"))
+        for ask in (bench.room.converge, bench.room.list, bench.room.clones):
+            with pytest.raises(RuntimeUnavailable):
+                await ask()
+        assert bench.ours() == {made.root.snapshot}
+        away.rename(bench.directory)
+        await bench.room.converge()
+        assert await bench.room.verify(made.id) == made
+
     async def test_damage_is_no_leftover(self, bench: Bench) -> None:
         made = await bench.room.create(bench.container())
         (bench.directory / made.id / "manifest.json").write_bytes(b"{}")
