@@ -434,7 +434,7 @@ def test_no_value_makes_ufms_reader_raise(ports: list[dict[str, Any]], value: ob
 
 @pytest.mark.parametrize("read", READERS)
 def test_large_answers_take_no_time(read: Callable[[Any], Reading]) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     for data in (
         "[" * 200_000,
         "SwitchName=a Nodes=" + "n[1-9]," * 20_000,
@@ -444,7 +444,7 @@ def test_large_answers_take_no_time(read: Callable[[Any], Reading]) -> None:
         "\t" * 900_000 + "=",
     ):
         read(data)
-    assert time.perf_counter() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_names_with_control_characters_stay_out_of_names() -> None:
