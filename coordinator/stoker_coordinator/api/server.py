@@ -32,6 +32,8 @@ _log = structlog.get_logger("api")
 _CLEANUP_SECONDS = 0.25
 _BACKLOG = 512
 _LOOK_EVERY = 60.0
+IDLE_SECONDS = 75.0
+"""A connection with no request, or half the head of one, is closed after so long."""
 
 
 class ApiServer:
@@ -50,10 +52,12 @@ class ApiServer:
         problems: Callable[[], Mapping[str, str]] = dict,
         routes: tuple[web.RouteDef, ...] = (),
         gate: PageGate | None = None,
+        idle: float = IDLE_SECONDS,
     ) -> None:
         """*gate*: how people are known who look at *routes* that are pages."""
         self._settings = settings
         self._gate = gate
+        self._idle = idle
         self._tokens = tokens
         self._audit = audit
         metrics = ApiMetrics(registry)
@@ -93,7 +97,13 @@ class ApiServer:
         )
         app.add_routes(self._routes)
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS, access_log=None, max_line_size=16384
+            app,
+            handler_cancellation=True,
+            shutdown_timeout=_CLEANUP_SECONDS,
+            access_log=None,
+            max_line_size=16384,
+            keepalive_timeout=self._idle,
+            auto_decompress=False,
         )
         await self._runner.setup()
         try:

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from stoker_coordinator.api.metrics import StoreCollector
-from stoker_coordinator.api.server import ApiServer
+from stoker_coordinator.api.server import IDLE_SECONDS, ApiServer
 from stoker_coordinator.audit import Audit
 from stoker_coordinator.auth import Role, Tokens
 from stoker_coordinator.sealing import Sealer
@@ -42,7 +42,9 @@ def job(name: str, image: str = "docker.io/library/nginx:1", **spec: Any) -> dic
 class Api:
     """A running server, and clients of it."""
 
-    def __init__(self, directory: Path, routes: tuple[web.RouteDef, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self, directory: Path, routes: tuple[web.RouteDef, ...] = (), idle: float = IDLE_SECONDS, **settings: Any
+    ) -> None:
         self.directory = directory
         self.settings = replace(
             ApiSettings(listen="127.0.0.1:0", socket=directory / "api.sock", group="", bookmarks=0.05), **settings
@@ -63,6 +65,7 @@ class Api:
             version="1.2.3",
             problems=lambda: self.problems,
             routes=routes,
+            idle=idle,
         )
         self.admin: aiohttp.ClientSession
 

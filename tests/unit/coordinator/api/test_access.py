@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import ssl
 import subprocess
+import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -147,6 +150,24 @@ def make_certificate(cert: Path, key: Path) -> None:
     command = f"""openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost
         -addext subjectAltName=DNS:localhost -keyout {key} -out {cert}"""
     subprocess.run(command.split(), check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+async def test_who_connects_and_says_nothing_is_let_go(tmp_path: Path, sent: bytes) -> None:
+    async with running(tmp_path, idle=0.1) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_what_is_packed_is_not_unpacked(api: Api) -> None:
+    data = io.BytesIO(zlib.compress(b" " * 10_000_000))
+    headers = {"Content-Type": "application/json", "Content-Encoding": "deflate"}
+    async with api.admin.post(JOBS, data=data, headers=headers) as response:
+        assert response.status == 400
 
 
 # ---------------------------------------------------------------------------------------------- tokens
