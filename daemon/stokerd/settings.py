@@ -276,6 +276,9 @@ class TopologySettings:
     read_timeout: Annotated[PositiveSeconds, LIVE] = 10.0
     """A source that takes longer counts as failed."""
 
+    amd_smi: str = "amd-smi"
+    """Name or path of amd-smi; empty: it is not run."""
+
     nvidia_library: str = "libnvidia-ml.so.1"
     """Name or path of NVIDIA's management library (NVML), which a process of its own asks; empty: it is not asked."""
 

@@ -30,7 +30,7 @@ from tests.unit.topology.test_room import running
 
 WITHIN = 1.0
 MISSING = "port 1 of mlx5_4 shows no switch, while 7 of 8 compute ports do"
-QUIET: dict[str, Any] = {"nvidia_smi": "", "smpquery": "", "lldpcli": "", "nvidia_library": ""}
+QUIET: dict[str, Any] = {"amd_smi": "", "nvidia_smi": "", "smpquery": "", "lldpcli": "", "nvidia_library": ""}
 
 
 def name_of(what: str) -> str:
@@ -135,14 +135,24 @@ async def _ask_lldpd(
     asked = replace(settings, lldpcli=str(script), lldp_socket=str(path), source_interval=0.1)
     async with running(asked) as room:
         report = await until_heard(switches, room, 10)
+        await _see_two_on_one_port(switches, room)
     printed = {
         form: lldpcli.parse(run([script, "-u", path, "-f", form, "show", "neighbors"]).stdout)
         for form in ("json", "json0")
     }
     assert printed["json"] == printed["json0"]
-    assert (len(printed["json"].pairs), printed["json"].unread.count) == (10, 0)
+    assert len(printed["json"].pairs) > 10
+    assert printed["json"].unread.count == 0
     assert next(source.state for source in report.sources if source.name == "lldp") == "ok"
     return neighbours(report, "kind", "chassis", "port", "name")
+
+
+async def _see_two_on_one_port(switches: LldpSwitches, room: TopologyRoom) -> None:
+    """A switch that passes LLDP on: whoever is behind it is heard, too."""
+    switches.pass_on("leaf-20", Switch("spine-01", "0c:29:ef:00:00:77", "Ethernet1"))
+    expected = {("switch", "leaf-20", "Ethernet12"), ("switch", "spine-01", "Ethernet1")}
+    while not expected <= set(neighbours(await room.report(), "kind", "name", "port")["mlx5_8"]):
+        await asyncio.to_thread(switches.speak)
 
 
 async def test_a_node_on_a_real_fabric_of_infiniband(rig: Path, tmp_path: Path) -> None:

@@ -125,6 +125,17 @@ class LldpSwitches:
         """Put the cable back."""
         self._set(device, "up")
 
+    def pass_on(self, switch: str, other: Switch) -> None:
+        """Have a switch pass LLDP on, as it should not, and plug another one into it: both are heard at its ports."""
+        self.add([other])
+        mask = f"/sys/class/net/{BRIDGE}/bridge/group_fwd_mask"
+        set_it = f"mount -t sysfs sysfs /sys && echo 0x4000 > {mask}"
+        run(["nsenter", "--target", str(self._pid(switch)), "--net", "unshare", "--mount", "sh", "-c", set_it])
+        there = ("peer", "name", other.port, "address", other.chassis, "netns", str(self._pid(other.name)))
+        self._inside(switch, "ip", "link", "add", "other", "type", "veth", *there)
+        self._inside(switch, "ip", "link", "set", "other", "master", BRIDGE, "up")
+        self._inside(other.name, "ip", "link", "set", other.port, "master", BRIDGE, "up")
+
     def rename(self, switch: str, name: str) -> None:
         """Have a switch call itself something else; it tells its neighbours at once."""
         self.lldpcli(switch, "configure", "system", "hostname", name)

@@ -12,6 +12,7 @@ from stoker.fabrics.fabric import Fabric
 from stoker.fabrics.foreign import Unread
 from stoker.objects.topology import TopologyReport
 from stokerd.topology.accelerators import Accelerator
+from stokerd.topology.amd_smi import AmdSmi, merged
 from stokerd.topology.classes import UseRule
 from stokerd.topology.facts import (
     AmdReport,
@@ -53,6 +54,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tree": ("sysfs.machine", "sysfs.numa", "sysfs.pci"),
     "ports": ("sysfs.net", "sysfs.rdma"),
     "amd": ("sysfs.kfd",),
+    "amd_smi": ("amd-smi",),
     "nvml": ("nvml",),
     "nvidia": ("nvidia-smi",),
     "kernel": ("kernel-log",),
@@ -73,6 +75,7 @@ class Knowledge(msgspec.Struct, frozen=True):
     tree: Tree = Tree()
     ports: Ports = Ports()
     amd: AmdReport = AmdReport()
+    amd_smi: AmdSmi = AmdSmi()
     nvml: Nvidia = Nvidia()
     nvidia: Nvidia = Nvidia()
     kernel: tuple[Xid, ...] = ()
@@ -156,8 +159,8 @@ def observation(known: Knowledge) -> Observation:
             tree.disks,
             {**ports.unread, **tree.unread},
         ),
-        gpus=nvidia.gpus or known.amd.gpus,
-        gpu_source=("nvml" if nvidia.asked else "nvidia-smi") if nvidia.gpus else "sysfs.kfd",
+        gpus=nvidia.gpus or merged(known.amd.gpus, known.amd_smi.gpus),
+        gpu_source=_gpu_source(known, nvidia),
         gpu_links=nvidia.links or known.amd.links,
         gpus_lost=nvidia.lost,
         neighbours=neighbours,
@@ -175,6 +178,12 @@ def observation(known: Knowledge) -> Observation:
     )
 
 
+def _gpu_source(known: Knowledge, nvidia: Nvidia) -> str:
+    if nvidia.gpus:
+        return "nvml" if nvidia.asked else "nvidia-smi"
+    return "sysfs.kfd" if known.amd.gpus or not known.amd_smi.gpus else "amd-smi"
+
+
 def essence(known: Knowledge) -> tuple[object, ...]:
     """Return what a report depends on: as long as it is equal, there is no need for a new one.
 
@@ -189,7 +198,7 @@ def essence(known: Knowledge) -> tuple[object, ...]:
     nets = tuple(msgspec.structs.replace(net, counters={}, losses=None) for net in ports.nets)
     health = {key: (each.state, each.reasons, each.flaps) for key, each in known.health.items()}
     return (
-        known.tree, rdma, nets, ports.unread, known.amd, known.nvml, known.nvidia, known.kernel, known.lldp,
-        known.fabric, known.smp, known.contents, known.placement, known.sources, health, known.labels, known.rules,
-        known.serials, known.young,
+        known.tree, rdma, nets, ports.unread, known.amd, known.amd_smi, known.nvml, known.nvidia, known.kernel,
+        known.lldp, known.fabric, known.smp, known.contents, known.placement, known.sources, health, known.labels,
+        known.rules, known.serials, known.young,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from stoker.fabrics.foreign import plain
 from stoker.objects.topology import MachineLoad
 from stokerd.errors import StokerError
 from stokerd.settings import TopologySettings
-from stokerd.topology import lldpcli, metadata
+from stokerd.topology import amd_smi, lldpcli, metadata
 from stokerd.topology.ask_fabric import AskFabric
 from stokerd.topology.ask_nvidia import AskNvidia
 from stokerd.topology.blocking import Blocking, StillHangs
@@ -38,6 +38,8 @@ T = TypeVar("T")
 Networks = Mapping[str, tuple[str, ...]]
 Fingerprint = tuple[str | None, ...]
 
+_SELDOM = 30
+"""How much less often than others a tool is run that is slow and tells what does not change."""
 _LLDP_SOCKETS = ("/run/lldpd.socket", "/run/lldpd/lldpd.socket", "/var/run/lldpd.socket")
 
 
@@ -57,7 +59,7 @@ class Sources:
         self._ports = Blocking("ports", _read_ports)
         self._links = Blocking("links", _read_links)
         self._load = Blocking("load", LoadReader().read)
-        self._lldp = Command()
+        self._lldp, self._amd = Command(), Command()
         self._files = FileSources()
         self._nvidia, self._fabric, self._contents = AskNvidia(self._files), AskFabric(), contents
         self._seen_ports = Ports()
@@ -67,6 +69,7 @@ class Sources:
             "tree": self._blocking("tree", _read_tree, settings.root),
             "ports": self._read_ports,
             "amd": self._blocking("amd", _read_amd, settings.root),
+            "amd_smi": self._ask_amd_smi,
             "nvml": self._ask_library,
             "nvidia": self._ask_nvidia_smi,
             "lldp": self._lldp_report,
@@ -92,6 +95,8 @@ class Sources:
             return settings.interval
         if name in {"tree", "amd"}:
             return settings.hardware_interval
+        if name == "amd_smi":
+            return _SELDOM * settings.gpu_interval
         slow = name in {"nvml", "smp"} or (name == "nvidia" and not settings.nvidia_file)
         return settings.gpu_interval if slow else settings.source_interval
 
@@ -148,6 +153,17 @@ class Sources:
     def _file(self, path: str, most: int, parse: Callable[[bytes], T]) -> Callable[[], Awaitable[T]]:
         read = self._files.of(path, most, parse)
         return lambda: read(self._settings.read_timeout)
+
+    async def _ask_amd_smi(self) -> amd_smi.AmdSmi:
+        settings = self._settings
+        program = find(settings.amd_smi) if settings.amd_smi else ""
+        if not program:
+            raise Absent  # sysfs says nearly all of it
+        limit = settings.read_timeout
+        static = [program, "static", "--asic", "--bus", "--vram", "--json"]
+        printed = await self._amd.output(static, timeout=limit, most=amd_smi.LONGEST)
+        listed = await self._amd.output([program, "list", "--json"], timeout=limit, most=amd_smi.LONGEST)
+        return amd_smi.parse(printed, listed)
 
     async def _ask_library(self) -> Nvidia:
         return await self._nvidia.library(self._settings)

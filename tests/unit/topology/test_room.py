@@ -21,7 +21,7 @@ from tests.rig.hardware.tree import lay_out, set_link
 
 LATE = ("stokerd.topology.service", "stokerd.topology.report", "stokerd.topology.sources", "stoker.objects.topology")
 DEADLINE = 20.0
-NO_TOOLS: dict[str, Any] = dict.fromkeys(("nvidia_library", "nvidia_smi", "smpquery", "lldpcli"), "")
+NO_TOOLS: dict[str, Any] = dict.fromkeys(("amd_smi", "nvidia_library", "nvidia_smi", "smpquery", "lldpcli"), "")
 
 
 def settings_for(root: Path, **changes: object) -> TopologySettings:
