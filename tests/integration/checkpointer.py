@@ -1,6 +1,6 @@
 """A process that makes one checkpoint, or one clone, to be killed in the middle:
 
-``python -m ... SOCKET DIRECTORY CONTAINER`` or ``python -m ... SOCKET DIRECTORY CHECKPOINT clone``.
+``python -m ... SOCKET DIRECTORY CONTAINER``, or with ``CHECKPOINT clone``, ``CONTAINER commit``, ``FILE import``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from stokerd.checkpoints.committing import CommitWish
+from stokerd.checkpoints.importing import ImportWish
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.checkpoints.surveying import Survey, survey
 from stokerd.runtime.containerd import Containerd
@@ -35,7 +38,22 @@ async def room(
 
 async def main(endpoint: str, directory: str, what: str, how: str = "create") -> None:
     async with room(endpoint, directory) as (checkpoints, _):
-        await (checkpoints.clone(what) if how == "clone" else checkpoints.create(what))
+        if how == "clone":
+            await checkpoints.clone(what)
+        elif how == "commit":
+            await checkpoints.commit(what, CommitWish("stoker.test/killed:v1"))
+        elif how == "import":
+            await checkpoints.receive(pieces(what), ImportWish(trust=True))
+        else:
+            await checkpoints.create(what)
+
+
+async def pieces(path: str) -> AsyncIterator[bytes]:
+    """Yield a file, or what somebody writes to a FIFO."""
+    file = await asyncio.to_thread(Path(path).open, "rb", buffering=0)
+    with file:
+        while data := await asyncio.to_thread(file.read, 1 << 16):
+            yield data
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from stokerd.registry.client import RegistryClient
 from stokerd.registry.hosts import load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.registry.push_types import Policy
+from tests.conformance.subject import eventually
 from tests.integration.checkpoint_scene import COUNT, Scene, counted, of_clone, scene
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Reset, Status
@@ -90,3 +93,53 @@ async def test_through_a_registry_that_breaks_off(node: Node, proxy: FaultProxy)
         await here.checkpoints.verify(back.id)
         await lives(here, back.id, start)
         assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+
+
+async def test_killed_in_the_middle(node: Node, tmp_path: Path) -> None:
+    async with scene(node, FILL + "head -c 60000000 /dev/urandom >/large; " + COUNT) as here:
+        kept = await here.checkpoints.create(here.container)
+        archive = b"".join([piece async for piece in here.checkpoints.archive(kept.id)])
+        await here.checkpoints.remove(kept.id)
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        child = await _child(here, str(fifo), "import")
+        writer = await asyncio.to_thread(fifo.open, "wb", buffering=0)
+        with writer:
+            await asyncio.to_thread(writer.write, archive[: len(archive) * 2 // 3])
+            await eventually("something of it is there", here.left)
+            await _kill(child)
+        assert await here.left() != []
+        done = await here.checkpoints.converge()
+        assert len(done.removed) == 1
+        assert await here.left() == []
+        child = await _child(here, here.container, "commit")
+
+        async def under_way() -> list[str]:
+            return [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-commit-")]
+
+        await eventually("the commit is under way", under_way)
+        await _kill(child)
+        await here.checkpoints.converge()
+        assert await under_way() == []
+        assert await here.runtime.content.ingests() == ()
+        assert [
+            each.name for each in await here.runtime.snapshots.list() if each.name.startswith("stoker-commit-")
+        ] == []
+        await here.goes_on()
+
+
+async def _child(here: Scene, *words: str) -> asyncio.subprocess.Process:
+    scene_ = (str(here.node.endpoint), str(here.directory))
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.integration.checkpointer",
+        *scene_,
+        *words,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+
+async def _kill(child: asyncio.subprocess.Process) -> None:
+    child.kill()
+    await child.wait()
