@@ -39,7 +39,7 @@ class Central:
         self.by_alias: dict[str, list[Claim]] = {}
         self.by_host: dict[str, list[Claim]] = {}
         self.called: dict[str, str] = {}
-        self.links: dict[str, dict[str, dict[str, tuple[int, float]]]] = {}
+        self.links: dict[str, dict[str, dict[str, tuple[int, float, int]]]] = {}
         self.parents: dict[str, dict[str, str]] = {}
         self._shorts: dict[str, set[str]] = {}
         self._named: dict[tuple[str, str], str] = {}
@@ -67,7 +67,7 @@ class Central:
             if near is None:
                 near = links[one] = {}
             if other not in near:
-                links.setdefault(other, {})[one] = near[other] = (trunk.links, trunk.gbps)
+                links.setdefault(other, {})[one] = near[other] = (trunk.links, trunk.gbps, trunk.down)
         if reading.declared:
             merged = {**reading.parents, **self.parents.get(reading.fabric, {})}
             self.parents[reading.fabric] = without_circles(merged)

@@ -77,9 +77,9 @@ def _in_fabric(live: Live, tree: FabricTree, node: str, switch: str, ports: list
         return None
     edges = [_edge(live, tree, node, port) for port in ports if port.switch == way[0]]
     for one, other in pairwise(way):
-        count, gbps = links[one][other]
+        count, gbps, down = links[one][other]
         source = live.sources.who_links(layer_of(tree.fabric), one, other)
-        speed = f", {gbps:g} Gb/s" if gbps else ""
+        speed = (f", {gbps:g} Gb/s" if gbps else "") + (f", {down} down" if down else "")
         names = _called(live, tree, one) or one, _called(live, tree, other) or other
         edges.append(Edge(one=names[0], other=names[1], source=source, why=f"{count} links{speed}", links=count))
     notes = [*_notes(ports, way[0]), *_domains(tree, node, switch)]

@@ -15,8 +15,8 @@ from stoker_coordinator.hypernodes.leaves import Leaves
 
 MOST_TIERS = 16
 _FEWEST_PEERS = 2
-Links = Mapping[str, Mapping[str, tuple[int, float]]]
-"""Of each switch: those it is linked to, by how many links, and what they carry."""
+Links = Mapping[str, Mapping[str, tuple[int, float, int]]]
+"""Of each switch: those it is linked to, by how many links, what they carry, and how many are down."""
 
 
 class Upper(NamedTuple):
@@ -104,7 +104,7 @@ class _Climb:
         used, links = self._used, self._links
         for domain, switches in self.reach.items():
             for switch in switches:
-                for other, (count, _) in links.get(switch, {}).items():
+                for other, (count, _, _) in links.get(switch, {}).items():
                     if other not in used:
                         domains = found.setdefault(other, {})
                         domains[domain] = domains.get(domain, 0) + count

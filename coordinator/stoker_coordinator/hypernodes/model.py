@@ -214,6 +214,7 @@ class HyperNode(Wire, frozen=True):
     uplinks: int = 0
     uplink_gbps: float = 0.0
     """What its links to switches above carry; 0 where nobody says."""
+    uplinks_down: int = 0
     oversubscription: float | None = None
     """What comes from below, as a multiple of what goes up."""
     congestion: float = 0.0

@@ -40,6 +40,7 @@ class Frame(Struct, frozen=True):
     switches: tuple[str, ...]
     uplinks: int = 0
     uplink_gbps: float = 0.0
+    uplinks_down: int = 0
     root: bool = False
     parts: int = 1
     """Of the fabric, at its root: into how many it falls apart."""
@@ -55,7 +56,7 @@ class Still(Struct, frozen=True):
 
 def still(frame: Frame, called: Mapping[str, str]) -> Still:
     """Return what stays of a domain; its switches as they are without links to nodes."""
-    what = msgspec.msgpack.encode((frame.tier, frame.parent, frame.children, frame.switches))
+    what = msgspec.msgpack.encode((frame.tier, frame.parent, frame.children, frame.switches, frame.uplinks_down))
     return Still(
         members=tuple(Member(type="HyperNode", name=each) for each in frame.children),
         switches=tuple(SwitchStatus(id=switch, name=called.get(switch, "")) for switch in frame.switches),
@@ -221,6 +222,7 @@ def describe(
         received_gbps=round(tally.received, 3),
         uplinks=frame.uplinks,
         uplink_gbps=frame.uplink_gbps,
+        uplinks_down=frame.uplinks_down,
         oversubscription=round(from_below / frame.uplink_gbps, 2) if frame.uplink_gbps else None,
         congestion=congestion,
         congested_links=tally.congested,
@@ -260,18 +262,22 @@ def _mark(stays: Still, tally: Tally) -> str:
 def _conditions(
     frame: Frame, tally: Tally, sources: Sequence[tuple[str, str]], congestion: float, stamp: Stamp | None
 ) -> list[Condition]:
-    found = [_healthy(tally), _congested(tally, congestion, stamp)]
+    found = [_healthy(frame, tally), _congested(tally, congestion, stamp)]
     if frame.root:
         found.append(_connected(frame))
         found.append(_current(sources))
     return found
 
 
-def _healthy(tally: Tally) -> Condition:
-    if not tally.bad_nodes and not tally.bad_links:
-        return Condition(type="Healthy", status="True", reason="AllWell")
-    counts = ((tally.bad_nodes, tally.node_count, "nodes"), (tally.bad_links, tally.links, "links"))
+def _healthy(frame: Frame, tally: Tally) -> Condition:
+    counts = (
+        (tally.bad_nodes, tally.node_count, "nodes"),
+        (tally.bad_links, tally.links, "links"),
+        (frame.uplinks_down, frame.uplinks, "links upward"),
+    )
     parts = [f"{count} of {total} {what}" for count, total, what in counts if count]
+    if not parts:
+        return Condition(type="Healthy", status="True", reason="AllWell")
     reason = "UnhealthyNodes" if tally.bad_nodes else "UnhealthyLinks"
     return Condition(type="Healthy", status="False", reason=reason, message=f"unhealthy: {', '.join(parts)}")
 

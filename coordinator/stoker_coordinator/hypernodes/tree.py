@@ -157,7 +157,7 @@ class FabricTree:
         frames: dict[str, Frame] = {}
         for upper in sorted(domains.values(), key=lambda each: each.tier):
             below = set(shape.carried.get(upper.key, ())).union(*(beneath[child] for child in upper.children))
-            count, gbps = self._uplinks(upper.switches, below)
+            count, gbps, lost = self._uplinks(upper.switches, below)
             beneath[upper.key] = below.union(upper.switches)
             frames[upper.key] = Frame(
                 name=names[upper.key],
@@ -168,6 +168,7 @@ class FabricTree:
                 switches=upper.switches,
                 uplinks=count,
                 uplink_gbps=gbps,
+                uplinks_down=lost,
                 root=upper.key == root,
                 parts=len(upper.children) if upper.key == ROOT else 1,
             )
@@ -177,15 +178,17 @@ class FabricTree:
             self._still.pop(key, None)
         return changed
 
-    def _uplinks(self, switches: tuple[str, ...], below: set[str]) -> tuple[int, float]:
-        count, total = 0, 0.0
+    def _uplinks(self, switches: tuple[str, ...], below: set[str]) -> tuple[int, float, int]:
+        """Return how many links lead up, what they carry, and how many are down."""
+        count, total, lost = 0, 0.0, 0
         own = set(switches)
         for switch in switches:
-            for other, (links, gbps) in self.links.get(switch, {}).items():
+            for other, (links, gbps, down) in self.links.get(switch, {}).items():
                 if other not in own and other not in below:
                     count += links
                     total += gbps
-        return count, round(total, 3)
+                    lost += down
+        return count, round(total, 3), lost
 
     def _find_delicate(self, weights: Mapping[str, int]) -> set[str]:
         """Return the groups whose number of nodes counts for what is a leaf and what stands above."""

@@ -16,7 +16,14 @@ def mood(domain: HyperNode) -> Mood:
     """Return how a domain is doing as a whole; it is down when next to none of its links are up."""
     if domain.capacity_gbps and domain.available_gbps < domain.capacity_gbps * _NEXT_TO_NONE:
         return "down"
-    return "degraded" if domain.unhealthy_node_count or domain.unhealthy_link_count else "healthy"
+    return (
+        "degraded" if domain.unhealthy_node_count or domain.unhealthy_link_count or domain.uplinks_down else "healthy"
+    )
+
+
+def cut_off(domain: HyperNode) -> bool:
+    """Say whether nothing gets through between a domain and what is above it."""
+    return mood(domain) == "down" or 0 < domain.uplinks == domain.uplinks_down
 
 
 def congested(domain: HyperNode) -> bool:
@@ -48,4 +55,6 @@ def heading(domain: HyperNode) -> list[str]:
         second.append(f"{domain.oversubscription:g}:1 up")
     if domain.unhealthy_link_count:
         second.append(counted(domain.unhealthy_link_count, "bad link"))
+    if domain.uplinks_down:
+        second.append(f"{domain.uplinks_down} of {domain.uplinks} ways up down")
     return [first, ", ".join(second)] if second else [first]

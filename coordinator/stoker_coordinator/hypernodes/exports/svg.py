@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from stoker_coordinator.hypernodes.exports.looks import Mood, congested, counted, heading, mood
+from stoker_coordinator.hypernodes.exports.looks import Mood, congested, counted, cut_off, heading, mood
 from stoker_coordinator.hypernodes.model import HyperNode
 
 MOST_CARDS = 48
@@ -24,8 +24,8 @@ _BAR, _DROP = 42, 26
 _LETTER = 6.1  # of 11 px, about
 STYLE = """
 .hn-bg{fill:#fff}.hn-in{fill:#f4f6f8;stroke:#cfd6dd}.hn-card{fill:#fff;stroke:#90a4ae;stroke-width:1.5}
-.hn-text{font:11px system-ui,sans-serif;fill:#1c2733}.hn-name{font-weight:600}.hn-big{font-size:16px}.hn-dim{fill:#5b6975}
-.hn-bad{fill:#c62828}.hn-line{stroke:#90a4ae;stroke-width:1.6;fill:none}
+.hn-text{font:11px system-ui,sans-serif;fill:#1c2733}.hn-name{font-weight:600}.hn-big{font-size:16px}
+.hn-dim{fill:#5b6975}.hn-bad{fill:#c62828}.hn-line{stroke:#90a4ae;stroke-width:1.6;fill:none}
 .hn-congested{stroke:#fb8c00;stroke-width:4}.hn-broken{stroke:#e53935;stroke-width:2.5;stroke-dasharray:6 4}
 .hn-healthy{stroke:#43a047}.hn-degraded{stroke:#fb8c00}.hn-down{stroke:#e53935;stroke-dasharray:5 3}
 .hn-n{stroke-width:1}.hn-n-healthy{fill:#c8e6c9;stroke:#43a047}.hn-n-degraded{fill:#ffcc80;stroke:#ef6c00}
@@ -160,7 +160,7 @@ def _lines(block: _Block, x: int, y: int) -> Iterator[str]:
         last = max(dx for _, dx, dy in block.inner if dy == row)
         yield f'<path class="hn-line" d="M{x} {y}V{y + 6 + row - _DROP + 6}H{left + last + 24}"/>'
     for inner, dx, dy in block.inner:
-        look = "hn-broken" if mood(inner.domain) == "down" else "hn-congested" if congested(inner.domain) else ""
+        look = "hn-broken" if cut_off(inner.domain) else "hn-congested" if congested(inner.domain) else ""
         yield f'<path class="hn-line {look}" d="M{left + dx + 24} {y + 12 + dy - _DROP}V{y + 6 + dy}"/>'
 
 

@@ -99,7 +99,7 @@ def racks(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
             rack_of[node] = f"r{rack}"
             links[node] = {f"r{rack}s{rail}": 1 for rail in range(rails)}
             if border:
-                links[node]["border"] = draw(st.integers(1, 2))
+                links[node]["border"] = 1
     for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=3, unique=True)):
         del links[node][f"{rack_of[node]}s{draw(st.integers(0, rails - 1))}"]
     for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=2, unique=True)):

@@ -207,3 +207,18 @@ def test_storage_and_compute_are_fabrics_of_their_own() -> None:
         ("infiniband-storage", 1, "ib-storage-leaf-000-0"),
         ("infiniband-storage", 2, "infiniband-storage"),
     ]
+
+
+def test_links_between_switches_that_are_down() -> None:
+    live = started()
+    reading = live.sources.sources[0].reading
+    assert reading is not None
+    first = reading.trunks[0]
+    trunks = (replace(first, down=1, gbps=first.gbps / 2), *reading.trunks[1:])
+    live.central((source_of(replace(reading, trunks=trunks)),))
+    live.settle(after(1))
+    rack = domain(live, RACK)
+    assert (rack.uplinks, rack.uplinks_down, rack.uplink_gbps) == (16, 1, 6000)
+    assert condition(rack, "Healthy").message == "unhealthy: 1 of 16 links upward"
+    assert rack.last_change == after(1)
+    assert domain(live, "ib-leaf-001-0").last_change == THEN
