@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import tarfile
@@ -172,7 +173,12 @@ async def test_the_kernel_tells_of_a_real_carrier(
         for state, health in (("down", "down"), ("up", "healthy")):
             run(["ip", "link", "set", theirs, state])
             assert await told(events, (f"nic {ours} port 1 health", "state", health)) < SEEN_WITHIN
-        _say(theirs, texts.lldp_frames(machine)[ours])
+        frame = texts.lldp_frames(machine)[ours]
+        chance = random.Random(7)
+        for _ in range(40):  # hostile ones before it
+            place = chance.randrange(14, len(frame))
+            _say(theirs, frame[:place] + chance.randbytes(chance.randrange(60)))
+        _say(theirs, frame)
         switch = f"nic {ours} port 1 neighbour 0c:29:ef:00:00:33 Ethernet21"
         await told(events, (switch, "", "leaf-51"))
         run(["ip", "link", "set", theirs, "down"])

@@ -56,6 +56,7 @@ class TopologyService:
         self._sources = Sources(settings, clock, self._on_lldp, contents)
         self._events = LinkEvents(self._on_link, self._on_lost_events)
         self._log = KernelLog(self._on_kernel_log)
+        self._log_was_tried = False
         self._known = _configured(Knowledge(settings.node or node), settings)
         self._waiting = set(self._sources.names)
         self._triggers = {name: asyncio.Event() for name in self._sources.names}
@@ -128,6 +129,7 @@ class TopologyService:
         finally:
             self._events.stop()
             self._log.stop()
+            self._log_was_tried = False
             self._sources.close()
 
     def _listen(self) -> None:
@@ -181,8 +183,9 @@ class TopologyService:
     def _hear_the_kernel_log(self) -> None:
         """Where there are GPUs of NVIDIA, errors of theirs are heard; the log of any other machine is left alone."""
         ours = any(device.is_gpu and device.vendor == _NVIDIA for device in self._known.tree.pci)
-        if not ours or self._log.listening or "kernel-log" in self._known.sources:
+        if not ours or self._log_was_tried:
             return
+        self._log_was_tried = True
         try:
             self._log.start(self._settings.root)
         except OSError as error:

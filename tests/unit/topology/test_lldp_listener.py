@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stokerd.topology import lldp_listener
 from stokerd.topology.lldp_listener import LldpListener
+from stokerd.topology.neighbours import MOST_PER_INTERFACE
 from tests.rig.hardware import texts
 from tests.rig.hardware.machines import Switch, cpu_node
 
@@ -185,3 +188,33 @@ async def test_closing_forgets(here: Listening, monkeypatch: pytest.MonkeyPatch)
     here.listener.close()
     assert (here.wire.closed, here.names()) == (True, [])
     here.read()
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hostile_frames_do_no_harm_to_whoever_else_is_heard(here: Listening, data: st.DataObject) -> None:
+    """Frames of chance, cut, flipped and glued together, on both wires: the switch is heard, and memory is bounded."""
+    good = frame()
+    hostile = st.one_of(
+        st.binary(max_size=1600),
+        st.integers(0, len(good)).map(lambda end: good[:end]),
+        st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)).map(
+            lambda change: good[: change[0]] + bytes([change[1]]) + good[change[0] + 1 :]
+        ),
+        st.integers(0, len(good)).map(lambda start: good[:14] + good[start:] + good[14:]),
+    )
+    for junk in data.draw(st.lists(hostile, max_size=30)):
+        here.wire.send(data.draw(st.sampled_from(["eth0", "eth1", "elsewhere"])), junk)
+        here.read()
+    here.wire.send("eth1", frame("leaf-99"))
+    here.read()
+    known = here.listener.neighbours()
+    assert ("eth1", "leaf-99") in here.names() or known.unread.count
+    assert len(known.pairs) <= 2 * MOST_PER_INTERFACE
+    assert all(len(text) <= 100 and text.isprintable() for text in known.unread.samples)
+    here.listener._socket = None
+    here.listener.close()  # forgets them all
+    here.listener._socket = here.wire  # type: ignore[assignment]
+    here.wire.send("eth1", frame("leaf-99"))
+    here.read()
+    assert here.names() == [("eth1", "leaf-99")]
