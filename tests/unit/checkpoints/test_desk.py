@@ -298,7 +298,7 @@ class TestTheJournal:
             assert row.finished_at is not None
 
     async def test_old_ones_are_forgotten(self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("stokerd.checkpoints.desk._EXPIRY_INTERVAL", 0.01)
+        monkeypatch.setattr("stokerd.checkpoints.running._EXPIRY_INTERVAL", 0.01)
         bench.container()
         async with counter(bench, tmp_path, settings={"operation_ttl": 60.0}) as desk:
             await made(desk)
