@@ -60,8 +60,8 @@ class Parts:
 
 
 class CheckpointRoom:
-    """`api.ports.CheckpointsPort`: passes on to `desk`, which is not imported before it is needed: it takes 60 ms and
-    2 MiB, and most nodes have no checkpoints."""
+    """`api.ports.CheckpointsPort`: passes on to `desk`, which is not imported before it is needed: it takes 80 ms and
+    4 MiB, and most nodes have no checkpoints."""
 
     def __init__(self, parts: Parts, settings: CheckpointSettings) -> None:
         self._parts, self._settings = parts, settings
