@@ -15,6 +15,7 @@ SUITE ?= forky
 SUITES ?= forky
 ALL_SUITES := bookworm,trixie,forky
 SOAK ?= 600
+CLONES ?= 200
 RIG_TESTS := tests/integration tests/conformance
 # Two processes share out the files of RIG_TESTS, each with a node of its own: tests wait more than they work.
 RIG_PYTEST = -n $(RIG_WORKERS) --dist loadfile $(RIG_TESTS)
@@ -67,8 +68,9 @@ test-matrix: bootstrap ## integration and conformance on containerd 1.6, 1.7 and
 	STOKER_SUITES=$(ALL_SUITES) $(BIN)/python -m pytest $(RIG_PYTEST) $(PYTEST_ARGS)
 
 soak: SUITES := $(SUITE)
-soak: bootstrap ## ten minutes of kill -9 during recreations: SUITE=forky SOAK=600
+soak: bootstrap ## ten minutes of kill -9 during recreations, and 200 clones: SUITE=forky SOAK=600 CLONES=200
 	STOKER_SUITES=$(SUITE) STOKER_SOAK_SECONDS=$(SOAK) $(BIN)/python -m pytest tests/integration/test_recreate_kill.py
+	STOKER_SUITES=$(SUITE) STOKER_LEAK_CLONES=$(CLONES) $(BIN)/python -m pytest tests/integration/test_leaks.py
 
 rig-up: SUITES := $(SUITE)
 rig-up: bootstrap ## start a registry and a node and leave them running: NAME=dev SUITE=forky

@@ -47,6 +47,7 @@ from stokerd.runtime.protocol import NativeRuntime
 _log = structlog.get_logger("checkpoints")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORPHAN_TIMEOUT = 60.0
+_NEARLY = 0.9
 
 
 def utc_now() -> datetime:
@@ -225,17 +226,19 @@ class Taker:
     async def _dump(self, job: Job) -> None:
         images, work = (self._shelf.node_path(job.id, name) for name in (shelves.IMAGES, shelves.WORK))
         options = job.wish.dump_options(job.together)
+        began = perf_counter()
         try:
             await self._runtime.tasks.checkpoint(job.record.id, images, work, options, timeout=job.wish.timeout)
-        except RuntimeTimeout:
+        except RuntimeFailure as error:
+            # containerd may be a moment ahead with the deadline, and then breaks the call off without a word.
+            late = isinstance(error, RuntimeTimeout) or perf_counter() - began > job.wish.timeout * _NEARLY
             await dump_ended(self._shelf.node_path(job.id), self._dumpers, _ORPHAN_TIMEOUT)
+            if not late:
+                raise await self._explained(job, error) from None
             raise CheckpointTimeout(
                 f"the dump was not complete within {job.wish.timeout:g} s",
                 hint="give it more time (timeout), or checkpoint while the container uses less memory",
             ) from None
-        except RuntimeFailure as error:
-            await dump_ended(self._shelf.node_path(job.id), self._dumpers, _ORPHAN_TIMEOUT)
-            raise await self._explained(job, error) from None
 
     async def _explained(self, job: Job, error: RuntimeFailure) -> CheckpointError | RuntimeFailure:
         log = await asyncio.to_thread(self._shelf.log_tail, job.id, "dump.log")
