@@ -57,9 +57,7 @@ def apply(console: Console, files: tuple[str, ...], wait: bool, dry_run: bool, n
     if console.server:
         from stoker.cli.server_apply import apply_to_server
 
-        if wait:
-            raise click.UsageError("--wait is for this node's stokerd; see: stoker --server ... watch")
-        return apply_to_server(console, files, dry_run=dry_run, namespace=namespace)
+        return apply_to_server(console, files, dry_run=dry_run, wait=wait, namespace=namespace)
     wishes: list[Wish] = []
     for file in files:
         found = read_objects(file)

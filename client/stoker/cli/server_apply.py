@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PATH = re.compile(r"(?:spec|metadata|status|kind|apiVersion)\b[\w.\[\]/-]*")
 
 
-def apply_to_server(console: Console, files: Sequence[str], *, dry_run: bool, namespace: str | None) -> int:
+def apply_to_server(console: Console, files: Sequence[str], *, dry_run: bool, wait: bool, namespace: str | None) -> int:
     """Apply all objects of all files; one that is refused does not keep the others from being tried."""
     from stoker.server_files import read_given
 
@@ -27,6 +27,7 @@ def apply_to_server(console: Console, files: Sequence[str], *, dry_run: bool, na
     codes: set[int] = set()
 
     async def send(client: ServerClient) -> None:
+        applied = []
         for each in given:
             try:
                 answer = await _send(client, each, dry_run=dry_run)
@@ -36,7 +37,12 @@ def apply_to_server(console: Console, files: Sequence[str], *, dry_run: bool, na
                 _refused(console, each, error)
                 codes.add(exits.of_error(error))
                 continue
-            _show(console, each, answer, dry_run=dry_run)
+            applied.append((each.kind, answer.object))
+            _show(console, each, answer, dry_run=dry_run, silent=wait and console.json)
+        if wait and applied:
+            from stoker.cli.server_wait import followed_of, wait_for
+
+            codes.update(await wait_for(console, client, followed_of(applied)))
 
     ask(console, send)
     return exits.combine(codes)
@@ -61,13 +67,14 @@ def _refused(console: Console, given: Given, error: ClientError) -> None:
         console.note(f"hint: {clean(error.hint)}")
 
 
-def _show(console: Console, given: Given, answer: Answer, *, dry_run: bool) -> None:
+def _show(console: Console, given: Given, answer: Answer, *, dry_run: bool, silent: bool) -> None:
     for warning in answer.warnings:
         text = warning.partition(": ")[2] if warning.startswith(given.kind.name) else warning
         path = _PATH.match(text)
         console.warn(f"{given.place(path[0] if path is not None else '')}: {given.label}: {text}")
     if console.json:
-        console.document(answer.object)
+        if not silent:
+            console.document(answer.object)
         return
     meta = answer.object["metadata"]
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]

@@ -113,11 +113,12 @@ def print_table(console: Console, kind: Kind, found: Sequence[Document], *, name
 
 
 @click.command("jobs", epilog=exits.HELP, short_help="List the coordinator's image jobs and how far they are.")
+@click.option("--wait", is_flag=True, help="Follow those that run until all of them are over.")
 @all_option
 @namespace_option
 @global_options
 @pass_console
-def jobs(console: Console, every: bool, namespace: str | None) -> int:
+def jobs(console: Console, wait: bool, every: bool, namespace: str | None) -> int:
     """List image jobs of both kinds, with their progress."""
     from stoker.cli import server_jobs
 
@@ -128,11 +129,24 @@ def jobs(console: Console, every: bool, namespace: str | None) -> int:
         return [(kind, obj) for kind in kinds async for obj in client.list(kind, namespace=where)]
 
     found = ask(console, fetch)
+    if wait:
+        return _wait_for_jobs(console, found)
     if console.json:
         console.document([obj for _, obj in found])
     else:
         server_jobs.print_jobs(console, found, namespaces=every)
     return exits.OK
+
+
+def _wait_for_jobs(console: Console, found: Sequence[tuple[Kind, Document]]) -> int:
+    from stoker.cli import server_tables as tables
+    from stoker.cli.server_wait import followed_of, is_over, wait_for
+
+    running = [(kind, obj) for kind, obj in found if not is_over(tables.typed(obj, kind))]
+    if not running:
+        console.note("no image job runs")
+        return exits.OK
+    return exits.combine(ask(console, lambda client: wait_for(console, client, followed_of(running))))
 
 
 @click.command("delete", epilog=exits.HELP, short_help="Remove objects from the coordinator.")

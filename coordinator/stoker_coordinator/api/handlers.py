@@ -41,6 +41,8 @@ class Asked(Struct):
     public: bool = False
     reason: str = ""
     """Of a failure."""
+    recheck: Callable[[], object] = lambda: None
+    """Raises when who asks would not be let in any more; for answers that last."""
     kind: str = ""
     """Of what is no object."""
     name: str = ""
@@ -125,7 +127,7 @@ class Handlers:
         query = targets.list_query(request.query, target.kind, page=self._page)
         check_allowed(request, "watch" if query.watch else "list", target.kind.name, target)
         if query.watch:
-            return await self._watches.serve(request, target, query)
+            return await self._watches.serve(request, target, query, request[ASKED].recheck)
         found = await self._store.list(
             target.kind.type,
             namespace=target.namespace,

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import quote
 
 from aiohttp import web
@@ -144,6 +145,7 @@ def recognising(tokens: Tokens, gid: int | None, gate: PageGate | None = None) -
                 header = f"Bearer {request.cookies.get(gate.cookie, '')}"
             try:
                 asked.who = _authenticated(tokens, header)
+                asked.recheck = partial(_authenticated, tokens, header)
             except Unauthorized:
                 if gate is None or not page or request.method != "GET":
                     raise

@@ -31,10 +31,13 @@ class Watches:
         self._open: set[asyncio.Timeout] = set()
         self._closing = False
 
-    async def serve(self, request: web.Request, target: Target, query: ListQuery) -> web.StreamResponse:
+    async def serve(
+        self, request: web.Request, target: Target, query: ListQuery, recheck: Callable[[], object]
+    ) -> web.StreamResponse:
         """Answer with what happens, until the client goes away, its time is over, or the server stops.
 
-        Expired, before anything is answered, when the history does not go back so far.
+        Expired, before anything is answered, when the history does not go back so far. *recheck* raises when who asks
+        would not be let in any more: the watch ends then, within the interval of the bookmarks.
         """
         if self._closing:
             raise StoreClosed("the coordinator is stopping", hint="watch again once it is back")
@@ -50,7 +53,7 @@ class Watches:
         self._count(len(self._open))
         try:
             async with scope:
-                await self._pump(request, response, target, query, _frame_sse if sse else _frame_line)
+                await self._pump(request, response, target, query, recheck, _frame_sse if sse else _frame_line)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -74,14 +77,21 @@ class Watches:
         response: web.StreamResponse,
         target: Target,
         query: ListQuery,
+        recheck: Callable[[], object],
         frame: Callable[[str, int, bytes], bytes],
     ) -> None:
-        number = 0
+        number, clock = 0, asyncio.get_running_loop().time
+        checked = clock()
         # A generator that closes its own: aclosing needs the class, not the Protocol.
         events = cast("Any", self._events(target, query))
         async with aclosing(events):
             try:
                 async for event in events:
+                    if clock() - checked >= self._bookmarks / 2:
+                        recheck()
+                        checked = clock()
+                    if event is not None and event.type == "BOOKMARK" and not query.bookmarks:
+                        continue
                     number += 1
                     data = views.event(event, target.kind, target.version) if event is not None else b""
                     if not response.prepared:
@@ -127,8 +137,7 @@ class Watches:
             finally:
                 first.cancel()
             while True:
-                if event.type != "BOOKMARK" or query.bookmarks:
-                    yield event
+                yield event
                 event = await anext(events)
 
 

@@ -114,7 +114,8 @@ class History:
         self, since: int, kinds: Collection[str], meant: Callable[[Object], bool], bookmarks: float
     ) -> AsyncIterator[Event[Any]]:
         """As `Store.watch` says; *kinds* by name, none: all."""
-        cursor = since
+        cursor, clock = since, asyncio.get_running_loop().time
+        yielded = clock()
         while True:
             if self._closed:
                 raise StoreClosed("the store is closing", hint="watch again once it is back")
@@ -125,18 +126,25 @@ class History:
                 event = event_of(change, meant) if not kinds or change.key.kind in kinds else None
                 if event is not None:
                     yield event
-            if not batch and not await self._news(bookmarks):
+                    yielded = clock()
+            left = yielded + bookmarks - clock()
+            # Whoever watches for little hears that all is well, however much else happens.
+            if bookmarks and left <= 0:
                 yield Event("BOOKMARK", cursor)
+                yielded = clock()
+            elif batch:
+                await asyncio.sleep(0)  # a long way through what is not meant holds nobody up
+            else:
+                await self._news(left if bookmarks else None)
 
-    async def _news(self, timeout: float) -> bool:
-        """Wait for a change; False when none came in time (0: for ever)."""
+    async def _news(self, timeout: float | None) -> None:
+        """Wait for a change, at most so long."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:
-            async with asyncio.timeout(timeout or None):
+            async with asyncio.timeout(timeout):
                 await waiter
         except TimeoutError:
-            return False
+            return
         finally:
             self._waiting.discard(waiter)
-        return True

@@ -56,6 +56,9 @@ class Served:
     def call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
 
+    def spawn(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def make(self, obj: Object) -> Any:
         return self.call(self.api.store.create(obj))
 
@@ -367,3 +370,64 @@ def test_who_is_let_in(tmp_path: Path, stoker: Run, monkeypatch: pytest.MonkeyPa
     assert all(state in line for state, line in zip(states, listed.lines[1:], strict=True))
     assert (door.revoked, door.shut_out, [each.code for each in done]) == (["a1"], ["n1"], [0, 0])
     assert authority.out == door.authority.decode()
+
+
+def test_apply_waits_until_everything_is_over(
+    server: Served, stoker: Run, file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(condition: str) -> Callable[[ImagePullJob], ImagePullJob]:
+        def change(kept: ImagePullJob) -> ImagePullJob:
+            now = datetime.now(UTC)
+            trouble = NodeTrouble(node="n1", reason="NotFound", message="no such image")
+            return replace(
+                kept,
+                status=PullJobStatus(
+                    desired=2,
+                    succeeded=1,
+                    completion_time=now,
+                    observed_generation=kept.generation,
+                    conditions=(Condition(type=condition, status="True"),),
+                    troubles=(trouble,) if condition == "Degraded" else (),
+                ),
+            )
+
+        return change
+
+    async def end(name: str, condition: str) -> None:
+        store = server.api.store
+        async for event in store.watch([ImagePullJob], since=0):
+            if event.type == "ADDED" and event.object is not None and event.object.metadata.name == name:
+                await store.change(ImagePullJob, name, "default", change=finish(condition), status=True)
+                return
+
+    server.spawn(end("base", "Complete"))
+    good = stoker("apply", "-f", file(YAML), "--wait")
+    server.spawn(end("other", "Degraded"))
+    bad = stoker("apply", "-f", file(YAML.replace("base", "other")), "--wait")
+
+    assert (good.code, bad.code) == (0, 1)
+    assert good.lines[-1].startswith("default/base  ")
+    assert good.lines[-1].endswith("1/2 nodes · complete")
+    assert bad.lines[-1] == "default/other  ✗ n1: NotFound no such image"
+    assert stoker("jobs", "--wait").err == "no image job runs\n"
+
+
+def test_waiting_ends_when_the_coordinator_refuses_to_go_on(
+    server: Served, stoker: Run, file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text(server.api.token("operator"))
+    monkeypatch.setenv("STOKER_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("STOKER_SERVER", f"http://127.0.0.1:{server.api.server.port}")
+
+    async def revoke() -> None:
+        store = server.api.store
+        async for event in store.watch([ImagePullJob], since=0):
+            if event.type == "ADDED":
+                server.api.tokens.revoke("a-operator")
+                return
+
+    server.spawn(revoke())
+    done = stoker("apply", "-f", file(YAML), "--wait")
+
+    assert done.code == 6
+    assert "not known here" in done.err

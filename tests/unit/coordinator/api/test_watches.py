@@ -121,3 +121,14 @@ async def test_a_stop_ends_watches_and_lets_requests_finish(api: Api) -> None:
             assert await response.content.read() == b""
 
     assert not api.settings.socket.exists()
+
+
+async def test_a_watch_ends_when_its_token_is_revoked(api: Api) -> None:
+    token = api.token("viewer")
+    async with api.over_tcp(token) as session, session.get(f"{ALL_JOBS}?watch=1") as response:
+        await api.store.create(made_job("a"))
+        await lines(response, 1)
+        api.tokens.revoke("a-viewer")
+        (last,) = await lines(response, 1)
+
+    assert (last["type"], last["object"]["code"]) == ("ERROR", 401)

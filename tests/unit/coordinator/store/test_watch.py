@@ -105,6 +105,22 @@ async def test_silence_is_told_with_the_revision(store: AnyStore) -> None:
     assert (event.type, event.revision, event.object) == ("BOOKMARK", store.revision, None)
 
 
+async def test_silence_is_told_however_much_else_happens(store: AnyStore) -> None:
+    async def chatter() -> None:
+        while True:
+            await store.create(job("", generate_name="j"))
+            await asyncio.sleep(0)
+
+    talking = asyncio.create_task(chatter())
+    async with closing(store.watch([Node], since=0, bookmarks=0.02)) as events:
+        seen = await take(events, 2)
+    talking.cancel()
+    await asyncio.wait({talking})
+
+    assert [event.type for event in seen] == ["BOOKMARK", "BOOKMARK"]
+    assert 0 < seen[0].revision < seen[1].revision
+
+
 async def test_a_closing_store_ends_its_watches(store: AnyStore) -> None:
     async with closing(store.watch([], since=0)) as events:
         waiting = asyncio.create_task(take(events, 1))
