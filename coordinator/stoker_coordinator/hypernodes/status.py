@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -79,7 +79,7 @@ class Tally:
         """Unhealthy nodes and links that are of no domain beneath; these come first."""
         self.changed: datetime | None = None
 
-    def node(self, facts: NodeFacts, ports: Iterable[Port], use: Mapping[tuple[str, int], PortUse]) -> None:
+    def node(self, facts: NodeFacts, ports: Sequence[Port], use: Mapping[tuple[str, int], PortUse]) -> None:
         """Add a node, with its ports in this fabric."""
         self.nodes.append(facts.name)
         self.node_count += 1
@@ -102,21 +102,19 @@ class Tally:
                 down += 1
                 counts[1] += 1
                 lost += port.gbps
-            if state in _BAD or port.lost is not None:
+            if state in _BAD:
                 self._bad_link(facts.name, port)
             if use:
                 self._use(port, use.get((port.nic, port.number), _NO_USE))
         self.links += total
         self.capacity += capacity
         self.available += capacity - lost
-        self._fitness(facts, down=down, total=total)
+        cut_off = [port.since for port in ports if port.since is not None] if total and down == total else None
+        self._fitness(facts, total, cut_off)
         self.own = (len(self.unhealthy_nodes), len(self.unhealthy_links))
 
     def _bad_link(self, node: str, port: Port) -> None:
         self.bad_links += 1
-        reason = ", ".join(port.reasons) or port.state
-        if port.lost is not None and port.state not in _BAD:
-            reason = "its switch is not seen any more"
         self.unhealthy_links.append(
             UnhealthyLink(
                 node=node,
@@ -124,8 +122,8 @@ class Tally:
                 port=port.number,
                 switch=port.switch_name or port.switch,
                 state=port.state,
-                reason=reason,
-                since=port.since if port.state in _BAD else port.lost,
+                reason=", ".join(port.reasons) or port.state,
+                since=port.since,
             )
         )
 
@@ -137,14 +135,14 @@ class Tally:
             self.pressure += use.congestion * weight
             self.congested += use.congestion >= CONGESTED_FROM
 
-    def _fitness(self, facts: NodeFacts, *, down: int, total: int) -> None:
+    def _fitness(self, facts: NodeFacts, links: int, cut_off: Sequence[datetime] | None) -> None:
         found: list[tuple[str, str, datetime | None]] = []
         if facts.ready is False:
             found.append((facts.ready_reason or "NotReady", "the node does not report", facts.ready_since))
         else:
             self.ready += 1
-        if total and down == total:
-            found.append(("NoLink", f"all {total} links to this fabric are down", None))
+        if cut_off is not None:
+            found.append(("NoLink", f"all {links} links to this fabric are down", max(cut_off, default=None)))
         found += [(problem.reason, problem.message, problem.since) for problem in facts.problems]
         if found:
             self.bad_nodes += 1
