@@ -63,12 +63,9 @@ class Browser:
     ) -> None:
         process, self._process = self._process, None
         assert process is not None
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # unshare takes with it what it has started. There is nothing to save.
+        process.kill()
+        process.wait()
 
     def _wait(self, said: int) -> str:
         """Return where it listens, once it says so."""
