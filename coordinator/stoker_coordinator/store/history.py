@@ -132,9 +132,9 @@ class History:
             if bookmarks and left <= 0:
                 yield Event("BOOKMARK", cursor)
                 yielded = clock()
-            elif batch:
+            elif len(batch) == _BATCH:
                 await asyncio.sleep(0)  # a long way through what is not meant holds nobody up
-            else:
+            elif not batch:
                 await self._news(left if bookmarks else None)
 
     async def _news(self, timeout: float | None) -> None:
