@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,14 +12,17 @@ from stokerd.checkpoints.criu import Version, parse_version
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointNoSpace, CheckpointRefused
 from stokerd.checkpoints.model import Wish
 from stokerd.checkpoints.service import Checkpoints
-from stokerd.checkpoints.surveying import survey
+from stokerd.checkpoints.surveying import sees_all, survey
 from tests.integration.checkpoint_scene import (
+    COUNT,
     LARGE,
     TALK,
     Scene,
+    apart,
     counted,
     modes,
     nothing_surveyed,
+    of_clone,
     scene,
 )
 from tests.rig.node import Node
@@ -68,6 +72,27 @@ async def test_what_criu_cannot_take_is_named_before_and_after(node: Node) -> No
         kept = await here.checkpoints.create(here.container, Wish(tcp="established"))
         await here.goes_on()
         await here.checkpoints.verify(kept.id)
+
+
+async def test_processes_of_other_users_than_root(node: Node) -> None:
+    """CRIU takes them where containerd may look at their limits; where it may not, that is told."""
+    async with scene(node) as here:
+        linux = apart()
+        linux.security_context.run_as_user.value = 65534
+        program = COUNT.replace(" /count", " /tmp/count").replace(">/count", ">/tmp/count")
+        container = await here.bare.run(here.pod, "nobody", command=["sh", "-c", program], linux=linux)
+        there = replace(here, container=container, file="tmp/count")
+        await there.goes_on()
+        if sees_all(here.runtime.info.pid):
+            kept = await here.checkpoints.create(container)
+            clone = await here.checkpoints.clone(kept.id)
+            await of_clone(there, clone.id).goes_on()
+            await here.checkpoints.remove_clone(clone.id)
+        else:
+            with pytest.raises(CheckpointRefused, match="another user") as caught:
+                await here.checkpoints.create(container)
+            assert "CAP_SYS_RESOURCE" in str(caught.value.hint)
+        await there.goes_on()
 
 
 async def test_a_disk_that_fills_up_during_the_dump(node: Node) -> None:

@@ -175,8 +175,15 @@ async def test_memory_comes_after_the_start(node: Node) -> None:
         assert (eager.memory, lazy.memory) == ("eager", "loading")
         for clone in (eager, lazy):
             await of_clone(here, clone.id).goes_on()
+        with pytest.raises(Conflict, match="memory"):
+            await here.checkpoints.create(lazy.id)
         await _memory(here, lazy.id, "loaded")
         await of_clone(here, lazy.id).goes_on()
+        second = await here.checkpoints.create(lazy.id)
+        again = await here.checkpoints.clone(second.id)
+        await of_clone(here, again.id).goes_on()
+        await here.checkpoints.remove_clone(again.id)
+        await here.checkpoints.remove(second.id)
         for clone in (eager, lazy):
             await here.checkpoints.remove_clone(clone.id)
         life.cancel()

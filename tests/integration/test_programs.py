@@ -13,6 +13,7 @@ import pytest
 
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.criu import Version, parse_version
+from stokerd.checkpoints.errors import CheckpointRefused
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.model import Wish
 from tests.integration.checkpoint_scene import Scene, apart, counted, of_clone, read, scene
@@ -85,8 +86,13 @@ async def test_programs(node: Node) -> None:
             await gone(there, kept, clone)
 
         async with running(here, "python3", "/programs/threads.py") as there:
-            kept, clone, _ = await cloned(there)
-            await gone(there, kept, clone)
+            if modern:
+                kept, clone, _ = await cloned(there)
+                await gone(there, kept, clone)
+            else:  # stacks of threads have guard regions since the C library of this image
+                with pytest.raises(CheckpointRefused, match="guard regions"):
+                    await there.checkpoints.create(there.container)
+                await there.goes_on()
 
         if modern:  # CRIU before that knows no sockets of this kernel
             async with running(here, "python3", "/programs/serve.py") as there:

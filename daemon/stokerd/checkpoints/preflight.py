@@ -10,7 +10,18 @@ import msgspec
 from stokerd.checkpoints.criu import LEAST, NODE_CONFIG, TcpMode, parse_version
 
 Check = Literal[
-    "criu", "state", "space", "inodes", "io-uring", "terminal", "tcp", "device", "namespace", "pid-namespace", "root"
+    "criu",
+    "state",
+    "space",
+    "inodes",
+    "io-uring",
+    "terminal",
+    "tcp",
+    "device",
+    "namespace",
+    "pid-namespace",
+    "root",
+    "user",
 ]
 
 _RESERVE_BYTES = 64 << 20
@@ -46,7 +57,7 @@ class Facts(msgspec.Struct, frozen=True):
     ``own_pids``: whether the container has a PID namespace of its own; ``inner_namespaces``: ids of processes in
     further ones inside of it. ``tasks`` counts their threads when all descend from the first process, else it is 0;
     ``shared_bytes`` is what its /dev/shm holds. ``established`` counts TCP connections; ``tcp_closed``: CRIU is told to
-    leave them out.
+    leave them out. ``strangers`` are processes of other users than root; CRIU ``sees_all`` of them, or not.
     """
 
     criu: str
@@ -58,6 +69,8 @@ class Facts(msgspec.Struct, frozen=True):
     tcp_closed: bool = False
     terminal: bool = False
     inner_namespaces: tuple[int, ...] = ()
+    strangers: tuple[int, ...] = ()
+    sees_all: bool = True
     memory: int = 0
     tasks: int = 0
     shared_bytes: int = 0
@@ -147,6 +160,9 @@ def _processes(facts: Facts, tcp: TcpMode) -> list[Obstacle]:
         found.append(
             Obstacle("namespace", f"process {_some(facts.inner_namespaces)} is in namespaces of its own", hint)
         )
+    if facts.strangers and not facts.sees_all:
+        text = f"process {_some(facts.strangers)} runs as another user than root, and CRIU may not look at its limits"
+        found.append(Obstacle("user", text, "give containerd CAP_SYS_RESOURCE, which its service has by default"))
     return found
 
 

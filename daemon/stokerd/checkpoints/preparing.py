@@ -15,7 +15,7 @@ from stokerd.checkpoints.model import Intent, Tell, Wish, untold
 from stokerd.checkpoints.overlay import Root, root_of
 from stokerd.checkpoints.preflight import Facts, Obstacle, fits_into_dump, obstacles, together
 from stokerd.checkpoints.shelf import Shelf
-from stokerd.checkpoints.surveying import Survey
+from stokerd.checkpoints.surveying import Survey, sees_all
 from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import ContainerRecord, Task
@@ -107,6 +107,7 @@ class Preparer:
         usage = await self._usage(record.snapshot_key)
         if usage is not None:
             facts = msgspec.structs.replace(facts, upper_bytes=usage.bytes, upper_inodes=usage.inodes)
+        facts = msgspec.structs.replace(facts, sees_all=await asyncio.to_thread(sees_all, self._runtime.info.pid))
         ordered = (task.pid, *(pid for pid in pids if pid != task.pid))
         prefix, spec = self._runtime.info.host_root, record.document()
         return await asyncio.to_thread(self._survey, facts, ordered, spec, self._shelf.directory, root.upper, prefix)

@@ -49,6 +49,11 @@ _SAYINGS = (
         "this CRIU does not know the sockets of this kernel",
         "install CRIU 4.2 or later (kernels from 6.16 on)",
     ),
+    _Saying(
+        r"Can't splice all pages to pipe",
+        "memory has guard regions, which this CRIU does not know",
+        "install CRIU 4.2 or later (kernels from 6.13 on, with the C library's threads)",
+    ),
     _Saying(r"[Ii]n-flight", "a connection is just being made", "try again"),
     _Saying(r"MPTCP", "a multipath TCP socket is open", 'for Go programs: GODEBUG="multipathtcp=0"'),
     _Saying(r"file locks are hold|--file-locks", "file locks are held", "allow file locks (file_locks: true)"),

@@ -26,7 +26,7 @@ from stokerd.checkpoints.cloning import (
 )
 from stokerd.checkpoints.cni import NetworkList
 from stokerd.checkpoints.copying import copy_tree
-from stokerd.checkpoints.criu import Tuning, config, parse_version
+from stokerd.checkpoints.criu import Step, Tuning, config, parse_version
 from stokerd.checkpoints.ending import in_thread, settled, to_the_end
 from stokerd.checkpoints.errors import (
     CheckpointDamaged,
@@ -95,6 +95,7 @@ class Restorer:
         await asyncio.to_thread(self._shelf.write_clone, clone, durable=False)
         plan.tell("restoring")
         pid = await self._start(clone)
+        await asyncio.to_thread(self._tell_criu, clone, plan, "dump")  # should it be checkpointed itself
         if plan.lazy:
             await asyncio.to_thread(helpers.tell, self._shelf.clone_path(clone.id, shelves.WORK), pid)
         if plan.wish.hook:
@@ -108,16 +109,8 @@ class Restorer:
 
     def _lay_out(self, clone: Clone, plan: Plan) -> Places:
         """Write what the clone has instead of its pod's files, and CRIU's configuration. In a thread."""
-        version = parse_version(self._runtime.info.criu_version)
-        kept = plan.manifest.tcp == "established"
-        tuning = Tuning(
-            "established" if kept else "close",
-            skip_network_lock=not kept,
-            lazy_pages=plan.lazy,
-            external_unix_sockets=plan.manifest.external_unix_sockets,
-        )
         (self._shelf.clone_path(clone.id) / shelves.WORK).mkdir(mode=0o700)
-        self._shelf.clone_path(clone.id, "criu.conf").write_text(config(version, "restore", tuning), encoding="utf-8")
+        self._tell_criu(clone, plan, "restore")
         mounted: dict[str, str] = {}
         for number, (place, content) in enumerate(sorted(plan.mounted.items()) if not clone.pod else ()):
             name = f"file-{number}"
@@ -131,6 +124,18 @@ class Restorer:
             self._shelf.clone_node_path(clone.id, "criu.conf"),
             mounted,
         )
+
+    def _tell_criu(self, clone: Clone, plan: Plan, step: Step) -> None:
+        """Write CRIU's configuration for this container. In a thread."""
+        kept = plan.manifest.tcp == "established"
+        tuning = Tuning(
+            "established" if kept else "close",
+            skip_network_lock=not kept,
+            lazy_pages=plan.lazy,
+            external_unix_sockets=plan.manifest.external_unix_sockets,
+        )
+        text = config(parse_version(self._runtime.info.criu_version), step, tuning)
+        self._shelf.clone_path(clone.id, "criu.conf").write_text(text, encoding="utf-8")
 
     async def _described(self, clone: Clone) -> Clone:
         """Write down what is about to be made, its network above all: one made ahead, or a new one. None is needed in a

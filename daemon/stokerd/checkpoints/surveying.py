@@ -21,6 +21,9 @@ from stokerd.runtime.types import RuntimeInfo
 
 _ESTABLISHED = "01"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
+_CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)", re.MULTILINE)
+_IDS = re.compile(r"^[UG]id:(.*)", re.MULTILINE)
+_SYS_RESOURCE = 24
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -46,12 +49,19 @@ def survey(facts: Facts, pids: Iterable[int], spec: Mapping[str, Any], images: s
         tcp_closed=tcp_closed_by(_text(f"{prefix}{config}")),
         terminal=bool((spec.get("process") or {}).get("terminal")),
         inner_namespaces=_apart(pids),
+        strangers=tuple(pid for pid in pids if _is_stranger(pid)),
         memory=sum(map(_resident, pids)),
         tasks=_family(pids),
         shared_bytes=_used(prefix + shared) if (shared := shared_memory(spec)) else 0,
         images=_space(prefix + images, images),
         snapshots=_space(prefix + upper, upper),
     )
+
+
+def sees_all(containerd: int) -> bool:
+    """Say whether CRIU, as a child of containerd's, may look at the limits of every user's processes."""
+    found = _CAPABILITIES.search(_text(f"/proc/{containerd}/status"))
+    return found is None or bool(int(found.group(1), 16) >> _SYS_RESOURCE & 1)
 
 
 def node_of(info: RuntimeInfo) -> Node:
@@ -119,6 +129,12 @@ def _namespace(pid: int) -> str:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
         return ""
+
+
+def _is_stranger(pid: int) -> bool:
+    """Whether any of a process's ids is not root's."""
+    ids = _IDS.findall(_text(f"/proc/{pid}/status"))
+    return any(int(each) for line in ids for each in line.split()[:3])
 
 
 def _resident(pid: int) -> int:

@@ -119,7 +119,7 @@ async def test_make_list_remove(bench: Bench, programs: Programs) -> None:
     assert spec["hostname"] == "other"
     assert {"type": "network", "path": f"/run/stoker/netns/{second.id}"} in spec["linux"]["namespaces"]
     file = Path(spec["annotations"]["org.criu.config"])
-    assert await asyncio.to_thread(file.read_text) == "network-lock skip\ntcp-close\nfile-locks\n"
+    assert await asyncio.to_thread(file.read_text) == "network-lock skip\ntcp-close\n"
     assert bench.runtime.native.restored == {first.id: 1, second.id: 1}
     assert "io.cri-containerd.kind" not in record.labels
     bench.runtime.collect()

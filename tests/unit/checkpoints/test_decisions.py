@@ -98,6 +98,7 @@ class TestPreflight:
             ({"files": (OpenFile(7, "anon_inode:[perf_event]"),)}, "device", "perf_event"),
             ({"files": (OpenFile(7, "/dev/pts/0"),), "terminal": True}, "terminal", "process 7"),
             ({"established": 2}, "tcp", "2 established"),
+            ({"strangers": (7, 8), "sees_all": False}, "user", "process 7, 8"),
             ({"inner_namespaces": (4, 5)}, "namespace", "4, 5"),
             ({"memory": 5 << 30, "images": Space("/c", 1 << 30)}, "space", "5120 MiB"),
             ({"upper_inodes": 9000, "snapshots": Space("/s", 1 << 40, 9500)}, "inodes", "9000"),
@@ -109,6 +110,7 @@ class TestPreflight:
         assert word in found.message
 
     def test_what_is_allowed(self) -> None:
+        assert obstacles(replace(FINE, strangers=(7,)), "refuse") == ()
         assert obstacles(replace(FINE, established=2, tcp_closed=True), "close") == ()
         (found,) = obstacles(replace(FINE, established=2), "close")
         assert "/etc/criu/runc.conf" in found.hint

@@ -21,18 +21,18 @@ async def test_a_helper_is_told_from_what_got_its_number(tmp_path: Path) -> None
         assert lazy.is_helper(helper.pid, work)
         assert not lazy.is_helper(helper.pid, f"{work}/other")
         assert not lazy.is_helper(other.pid, work)
-        await asyncio.wait_for(lazy.ended(other.pid, work), 5)  # it is none, so there is none
+        await asyncio.wait_for(lazy.ended(other.pid, work), 30)  # it is none, so there is none
         waiting = asyncio.create_task(lazy.ended(helper.pid, work))
         lazy.kill(other.pid, work)
         lazy.kill(helper.pid, work)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
         assert await helper.wait() == -9
         assert other.returncode is None
     finally:
         other.kill()
         await other.wait()
     lazy.kill(helper.pid, work)
-    await asyncio.wait_for(lazy.ended(helper.pid, work), 5)
+    await asyncio.wait_for(lazy.ended(helper.pid, work), 30)
 
 
 def test_how_it_ended(tmp_path: Path) -> None:
