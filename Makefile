@@ -41,7 +41,7 @@ python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later was found; on Debian: apt-get install python3" >&2; exit 2; }
 
 bootstrap: python ## packages, virtual environment, registry and the roots of SUITES
-	@$(PYTHON) tests/rig/bootstrap.py --suites "$(SUITES)"
+	@$(PYTHON) tests/rig/bootstrap.py --suites "$(SUITES)" $(BROWSER)
 
 venv: python ## the virtual environment alone; needs no root
 	@$(PYTHON) tests/rig/bootstrap.py --only-venv
@@ -55,6 +55,7 @@ check: venv ## lint, format, types, layers, generated code
 	$(BIN)/python cri_stubs/generate.py --check
 	$(BIN)/python -m stokerd.settings_reference --check docs/configuration.md
 
+test test-matrix: BROWSER := --browser
 test: SUITES := forky
 test: bootstrap ## all tests, nodes of forky (needs root)
 	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE)

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,7 @@ VENV = REPOSITORY / ".venv"
 STAMP = VENV / ".bootstrap"
 BUILD_ROOT = REPOSITORY / "images" / "node" / "build.py"
 SWITCHES, SWITCHES_SUITE = REPOSITORY / "images" / "switches", "forky"
+BROWSER, BROWSER_SUITE = REPOSITORY / "images" / "browser", "trixie"
 FETCH_DEBS = Path(__file__).resolve().with_name("fetch_debs.sh")
 OLDEST_PYTHON = (3, 11)
 DEPENDENCY_FILES = ("pyproject.toml", "constraints.txt")
@@ -211,9 +213,11 @@ def missing_roots(suites: Sequence[str]) -> list[str]:
     return [suite for suite in suites if not build.root_path(suite).is_dir()]
 
 
-def missing_switches(suites: Sequence[str]) -> bool:
-    """Say whether the root with what plays switches has to be made; without a node there is nobody to plug in."""
-    return bool(suites) and not builder().root_path(SWITCHES_SUITE, image=SWITCHES).is_dir()
+def other_roots(*, rig: bool, browser: bool) -> list[tuple[str, Path, str]]:
+    """Roots that are no nodes and are missing: what each is, its recipe, its suite."""
+    wanted = [("the root with lldpd, ibsim and opensm", SWITCHES, SWITCHES_SUITE)] if rig else []
+    wanted += [("the root with a browser", BROWSER, BROWSER_SUITE)] if browser else []
+    return [each for each in wanted if not builder().root_path(each[2], image=each[1]).is_dir()]
 
 
 def fetched_tools_are_fresh() -> bool:
@@ -225,7 +229,7 @@ def fetched_tools_are_fresh() -> bool:
     return all(stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == recipe for stamp in stamps)
 
 
-def steps(*, suites: Sequence[str], rig: bool) -> list[Step]:
+def steps(*, suites: Sequence[str], rig: bool, browser: bool = False) -> list[Step]:
     """What is to be done, in order; empty when everything is there."""
     found: list[Step] = []
     packages = missing_packages(rig=rig)
@@ -239,9 +243,8 @@ def steps(*, suites: Sequence[str], rig: bool) -> list[Step]:
     if roots:
         build: list[str | Path] = [sys.executable, BUILD_ROOT, *roots]
         found.append(Step(f"node roots: {' '.join(roots)}", True, lambda: run(build)))
-    if rig and missing_switches(suites):
-        switches: list[str | Path] = [sys.executable, BUILD_ROOT, "--image", SWITCHES, SWITCHES_SUITE]
-        found.append(Step("the root with lldpd, ibsim and opensm", True, lambda: run(switches)))
+    for what, image, suite in other_roots(rig=rig and bool(suites), browser=browser):
+        found.append(Step(what, True, partial(run, [sys.executable, BUILD_ROOT, "--image", image, suite])))
     return found
 
 
@@ -264,8 +267,8 @@ def check_machine(todo: Sequence[Step]) -> None:
         raise UnfitError(f"{' and '.join(reasons)}, so this cannot be brought here:\n{lacking}")
 
 
-def bootstrap(*, suites: Sequence[str], rig: bool) -> None:
-    todo = steps(suites=suites, rig=rig)
+def bootstrap(*, suites: Sequence[str], rig: bool, browser: bool = False) -> None:
+    todo = steps(suites=suites, rig=rig, browser=browser)
     check_machine(todo)
     if not todo:
         return
@@ -273,7 +276,7 @@ def bootstrap(*, suites: Sequence[str], rig: bool) -> None:
     with (CACHE / ".bootstrap.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Another bootstrap may have done it meanwhile.
-        for step in steps(suites=suites, rig=rig):
+        for step in steps(suites=suites, rig=rig, browser=browser):
             began = time.monotonic()
             say(f"{step.what} ...")
             step.do()
@@ -286,6 +289,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make this machine ready for the project.")
     parser.add_argument("--suites", default="forky", help="node roots to have, separated by commas")
     parser.add_argument("--only-venv", action="store_true", help="no rig: for checks and unit tests")
+    parser.add_argument("--browser", action="store_true", help="and the browser that looks at pages in tests")
     return parser.parse_args(argv)
 
 
@@ -293,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = arguments(argv)
     try:
         suites = [word for word in wanted.suites.replace(",", " ").split() if word]
-        bootstrap(suites=suites, rig=not wanted.only_venv)
+        bootstrap(suites=suites, rig=not wanted.only_venv, browser=wanted.browser)
     except UnfitError as error:
         print(f"bootstrap: {error}", file=sys.stderr)
         return 2
