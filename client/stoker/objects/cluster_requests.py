@@ -140,10 +140,8 @@ class CheckpointSpec(Part, frozen=True):
     """Ours."""
     external_unix_sockets: Annotated[bool, Only(OURS)] = False
     """Ours."""
-    destination: Annotated[str, Only(OURS)] = ""
+    destination: Annotated[str, NotHonoured("push the checkpoint on its node: stoker checkpoint push")] = ""
     """Ours: an image reference that it is pushed to, so that other nodes can clone it."""
-    pull_secrets: Annotated[tuple[str, ...], Only(OURS)] = ()
-    """Ours: names of PullSecrets in the object's namespace, for the push."""
 
 
 class CheckpointStatus(Part, frozen=True):

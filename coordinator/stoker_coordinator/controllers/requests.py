@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -29,6 +29,7 @@ from stoker.objects.containers import (
     RecreateStrategy,
     RecreateTarget,
 )
+from stoker.objects.images import InlineAuth
 from stoker.objects.link import Result, Wish, WishKind
 
 Request: TypeAlias = ContainerRecreateRequest | Checkpoint | Commit
@@ -129,8 +130,8 @@ def duration(text: str) -> float | None:
 # ---------------------------------------------------------------------------------------------- wishes
 
 
-def wish(request: Request) -> Wish:
-    """Return what the node is told."""
+def wish(request: Request, auths: Sequence[InlineAuth] = ()) -> Wish:
+    """Return what the node is told. *auths*: with which a commit is pushed."""
     meta = request.metadata
     spec: RecreateRequest | CheckpointRequest | CommitRequest
     kind: WishKind
@@ -139,7 +140,7 @@ def wish(request: Request) -> Wish:
     elif isinstance(request, Checkpoint):
         kind, spec = "checkpoint", _checkpoint(request)
     else:
-        kind, spec = "commit", _commit(request)
+        kind, spec = "commit", _commit(request, auths)
     return Wish(
         uid=meta.uid,
         generation=meta.generation,
@@ -195,7 +196,7 @@ def _checkpoint(request: Checkpoint) -> CheckpointRequest:
     )
 
 
-def _commit(request: Commit) -> CommitRequest:
+def _commit(request: Commit, auths: Sequence[InlineAuth]) -> CommitRequest:
     spec, meta = request.spec, request.metadata
     return CommitRequest(
         container="/".join(each for each in (meta.namespace, spec.pod_name, spec.container_name) if each),
@@ -206,6 +207,8 @@ def _commit(request: Commit) -> CommitRequest:
         message=spec.message,
         squash=spec.squash_layer,
         compression=spec.compression,
+        push=True,
+        auths=list(auths),
     )
 
 

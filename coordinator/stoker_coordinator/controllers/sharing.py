@@ -8,9 +8,10 @@ from typing import Any
 
 import structlog
 
-from stoker.objects.cluster_images import NodeImage, PullSecret
+from stoker.objects.cluster_images import NodeImage, PullSecret, SecretAuth
 from stoker.objects.cluster_nodes import Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
+from stoker.objects.images import InlineAuth
 from stoker.objects.link import FINAL, Result, Wish
 from stoker.objects.meta import Key, Object
 from stoker_coordinator.controllers import requests, tags, wishes
@@ -19,6 +20,7 @@ from stoker_coordinator.controllers.requests import Request
 from stoker_coordinator.controllers.writing import Writer
 from stoker_coordinator.errors import NotFound
 from stoker_coordinator.nodes.ports import Share
+from stoker_coordinator.sealing import SealBroken
 from stoker_coordinator.store.protocol import Store
 
 _log = structlog.get_logger("controllers")
@@ -59,14 +61,34 @@ class Sharing:
         if image is not None:
             found += wishes.image_wishes(image, self._credentials(image))
         for request in self._requests.get(node, {}).values():
-            found.append(requests.wish(self._unseal(request)))
+            try:
+                found.append(requests.wish(self._unseal(request), self._auths(request)))
+            except SealBroken as error:  # one that cannot be opened keeps the node from nothing else
+                _log.error("a request cannot be opened", request=str(request.key), why=error.message, hint=error.hint)
         known = self._nodes.get(node)
         return Share(found, paused=known is not None and known.spec.paused)
 
     def _credentials(self, image: NodeImage) -> wishes.Credentials:
         names = {(each.namespace, each.name) for entry in image.spec.images.values() for each in entry.pull_secrets}
-        kept = {name: self._secrets[name] for name in names if name in self._secrets}
-        return {name: self._unseal(secret).spec.auths for name, secret in kept.items()}
+        return {name: self._opened(name) for name in names}
+
+    def _auths(self, request: Request) -> list[InlineAuth]:
+        if not isinstance(request, Commit):
+            return []
+        names = [(request.metadata.namespace, each.name) for each in request.spec.registry_auth.secrets]
+        return wishes.inline_auths(auth for name in names for auth in self._opened(name))
+
+    def _opened(self, name: tuple[str, str]) -> tuple[SecretAuth, ...]:
+        """Return what a PullSecret holds; nothing when it is not there, or cannot be opened."""
+        secret = self._secrets.get(name)
+        if secret is None:
+            return ()
+        try:
+            auths: tuple[SecretAuth, ...] = self._unseal(secret).spec.auths
+        except SealBroken as error:
+            _log.error("a pull secret cannot be opened", secret=str(secret.key), why=error.message, hint=error.hint)
+            return ()
+        return auths
 
     def _hear(self, old: Object | None, new: Object | None) -> None:
         match new if new is not None else old:

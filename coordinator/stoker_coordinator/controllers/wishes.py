@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -72,6 +72,11 @@ def _warm(node: NodeImage, image: str, tag: ImageTag, auths: list[InlineAuth]) -
 
 
 def _auths(secrets: tuple[SecretReference, ...], credentials: Credentials) -> list[InlineAuth]:
+    return inline_auths(auth for each in secrets for auth in credentials.get((each.namespace, each.name), ()))
+
+
+def inline_auths(auths: Iterable[SecretAuth]) -> list[InlineAuth]:
+    """Return credentials as a node takes them."""
     return [
         InlineAuth(
             registry=auth.registry,
@@ -80,8 +85,7 @@ def _auths(secrets: tuple[SecretReference, ...], credentials: Credentials) -> li
             identity_token=auth.identity_token,
             registry_token=auth.registry_token,
         )
-        for each in secrets
-        for auth in credentials.get((each.namespace, each.name), ())
+        for auth in auths
     ]
 
 

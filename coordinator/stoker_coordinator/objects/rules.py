@@ -185,10 +185,6 @@ def _checkpoint(obj: Checkpoint) -> Iterator[str]:
     yield from words.twice(tuple(each.name for each in spec.containers), "spec.containers")
     yield from words.at_least(spec.timeout_seconds, 0.001, "spec.timeoutSeconds")
     yield from _duration(spec.ttl_after_finished, "spec.ttlAfterFinished")
-    if spec.destination:
-        yield from words.reference(spec.destination, "spec.destination")
-    for index, name in enumerate(spec.pull_secrets):
-        yield from words.name(name, f"spec.pullSecrets[{index}]")
 
 
 def _commit(obj: Commit) -> Iterator[str]:

@@ -25,6 +25,7 @@ from stoker.objects.cluster_requests import (
     NameReference,
     RecreateContainer,
     RecreateEnv,
+    RegistryAuth,
 )
 from stoker.objects.containers import PodInfo, RecreateRequest, RecreateStatus, TargetStatus
 from stoker.objects.images import ItemStatus, JobStatus, Progress, WarmRequest
@@ -260,11 +261,23 @@ async def test_checkpoint_and_commit() -> None:
         status = (await desk.store.get(Checkpoint, "cp", "ns")).status
         assert (status.phase, status.checkpoint_id, status.frozen_milliseconds) == ("Succeeded", "cp-1", 12.3)
 
+        auth = SecretAuth(registry="reg", username="u", password="p")
+        await desk.store.create(PullSecret(metadata=meta("push"), spec=PullSecretSpec(auths=(auth,))))
         await desk.store.create(
-            Commit(metadata=meta("cm"), spec=CommitSpec(pod_name="web-0", container_name="app", image="reg/new:1"))
+            Commit(
+                metadata=meta("cm"),
+                spec=CommitSpec(
+                    pod_name="web-0",
+                    container_name="app",
+                    image="reg/new:1",
+                    registry_auth=RegistryAuth(secrets=(NameReference(name="push"), NameReference(name="none"))),
+                ),
+            )
         )
         (wish,) = await desk.wishes()
-        assert read(wish, CommitRequest).container == "ns/web-0/app"
+        asked = read(wish, CommitRequest)
+        assert (asked.container, asked.push) == ("ns/web-0/app", True)
+        assert [(each.registry, each.username, each.password) for each in asked.auths] == [("reg", "u", "p")]
         detail = raw(
             Operation(id="o", kind="Commit", phase="Succeeded", image=CommittedImage(image="x", digest="sha256:9"))
         )
