@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
 from stokerd.checkpoints.committing import CommitWish
 from stokerd.checkpoints.errors import TreeUnsupported
 from stokerd.checkpoints.imaging import parse_change
-from tests.integration.checkpoint_scene import COUNT, scene
+from stokerd.checkpoints.overlay import root_of
+from tests.conformance.subject import eventually
+from tests.integration.checkpoint_scene import COUNT, Scene, scene
 from tests.rig.node import Node
 
 WORK = (
@@ -40,6 +43,56 @@ async def test_the_image_runs_at_once(node: Node) -> None:
         await here.bare.remove_pod(pod)
         await asyncio.to_thread(node.ctr, "images", "rm", "--sync", name, "stoker.test/committed:v2", made.id, again.id)
         assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+
+
+async def test_the_tree_is_the_containers_file_by_file(node: Node) -> None:
+    """As layers on the base, squashed to one, and compared by containerd where only overlay knows what it means."""
+    work = (
+        WORK
+        + "ln -s /etc/passwd /link; mkdir -p /new/dir; echo x >/new/dir/file; chown 12:34 /new/dir; "
+        + "truncate -s 5m /hole; "
+    )
+    async with scene(node, work + "echo 1 >/count; sleep 1; echo 2 >/count; sleep 600 & wait") as here:
+
+        async def settled() -> bool:
+            return await here.count() == 2
+
+        await eventually("nothing is written any more", settled)
+        wanted = await _tree(here, here.container)
+        record = await here.runtime.records.get(here.container)
+        assert record is not None
+        root = root_of(await here.runtime.snapshots.mounts(record.snapshot_key))
+        assert root is not None
+        own = f"{here.runtime.info.host_root}{root.upper}/new"
+        wishes = [CommitWish("stoker.test/tree:zstd", compression="zstd", level=3)]
+        wishes.append(CommitWish("stoker.test/tree:squashed", squash=True))
+        wishes.append(CommitWish("stoker.test/tree:walked", compression="zstd"))
+        ids = []
+        for wish in wishes:
+            if wish.name.endswith("walked"):
+                os.setxattr(own, "trusted.overlay.redirect", b"/nowhere")
+            made = await here.checkpoints.commit(here.container, wish)
+            ids.append(made.id)
+            assert made.walked == wish.name.endswith("walked")
+            pod = await here.bare.run_pod("tree")
+            container = await here.bare.run(pod, "main", image=wish.name, command=["sleep", "600"])
+            assert await _tree(here, container) == wanted
+            await here.bare.remove_pod(pod)
+        names = [wish.name for wish in wishes]
+        await asyncio.to_thread(node.ctr, "images", "rm", "--sync", *names, *ids)
+        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+
+
+async def _tree(here: Scene, container: str) -> list[str]:
+    """Return every entry of a container's root with what it is, times included, and the digests of all files."""
+    own = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc", "/run", "/")
+    leave = " ".join([f"! -path '{each}*'" for each in ("/proc", "/sys", "/dev")] + [f"! -path {each}" for each in own])
+    look = (
+        f"find / -xdev {leave} -type d -exec stat -c '%n %F %a %u %g %Y' {{}} + ; "  # overlay counts no links of these
+        f"find / -xdev {leave} ! -type d -exec stat -c '%n %F %a %u %g %h %Y %s %N' {{}} + ; "
+        f"find / -xdev {leave} -type f -exec md5sum {{}} +"
+    )
+    return sorted((await here.bare.exec(container, "sh", "-c", look)).splitlines())
 
 
 async def test_names_that_would_delete_something_are_refused(node: Node) -> None:

@@ -72,6 +72,10 @@ class Stopping(errors.StokerError):
 _STATUS_OF_REASON = {
     "SwitchedOff": 409,
     "CheckpointRefused": 409,
+    "ArchiveRefused": 422,
+    "PushRefused": 502,
+    "BlobMissing": 502,
+    "DigestMismatch": 502,
     "CheckpointNoSpace": 507,
     "DiskTooSmall": 507,
     "DiskFull": 507,
