@@ -9,6 +9,7 @@ up.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from stoker_coordinator.hypernodes.leaves import Leaves
@@ -38,12 +39,14 @@ class Shape(NamedTuple):
     """Domains with nothing above them."""
     carried: Mapping[str, tuple[str, ...]] = {}
     """Switches that reach one domain alone."""
+    delicate: AbstractSet[str] = frozenset()
+    """Leaf switches whose number of nodes counts for what is a leaf and what stands above."""
 
 
 def rise(leaves: Mapping[str, Sequence[str]], weights: Mapping[str, int], links: Links) -> Shape:
     """Return the domains above *leaves* (groups of switches). *weights*: nodes on each leaf switch."""
     base = {switch: weights[switch] for switches in leaves.values() for switch in switches}
-    high = _too_high(base, links)
+    high, delicate = _too_high(base, links)
     climb = _Climb(links)
     perched: dict[str, str] = {}
     for key, switches in leaves.items():
@@ -57,7 +60,11 @@ def rise(leaves: Mapping[str, Sequence[str]], weights: Mapping[str, int], links:
     above = {switch: upper.key for upper in climb.uppers for switch in upper.switches}
     top = tuple(sorted(climb.reach))
     return Shape(
-        tuple(climb.uppers), {key: above.get(switch, "") for key, switch in perched.items()}, top, climb.carried
+        tuple(climb.uppers),
+        {key: above.get(switch, "") for key, switch in perched.items()},
+        top,
+        climb.carried,
+        delicate,
     )
 
 
@@ -79,24 +86,32 @@ class _Climb:
     def step(self) -> bool:
         """Go up by one tier; say whether that led anywhere."""
         below = self._below()
-        high = _too_high({switch: len(domains) for switch, domains in below.items()}, self._links)
-        for switch in high:
-            del below[switch]
+        high, _ = _too_high({switch: len(domains) for switch, domains in below.items()}, self._links)
         moved = False
-        joining = Leaves()
-        members: dict[str, dict[str, int]] = {}
+        # Switches with the same domains beneath are as one here: there may be thousands, of a few kinds.
+        kinds: dict[frozenset[str], list[str]] = {}
         for switch, domains in below.items():
+            if switch in high:
+                continue
             if len(domains) == 1:
                 self._carry(next(iter(domains)), [switch])
                 moved = True
             else:
-                for domain, count in domains.items():
-                    members.setdefault(domain, {})[switch] = count
+                kinds.setdefault(frozenset(domains), []).append(switch)
+        alike = {min(switches): switches for switches in kinds.values()}
+        members: dict[str, dict[str, int]] = {}
+        for first, switches in alike.items():
+            for switch in switches:
+                for domain, count in below[switch].items():
+                    counts = members.setdefault(domain, {})
+                    counts[first] = counts.get(first, 0) + count
+        joining = Leaves()
         for domain, counts in members.items():
             joining.put(domain, counts)
         joining.settle()
         for gid in sorted(joining.groups):
-            moved |= self._raise(joining.groups[gid], sorted(joining.homes.get(gid, ())))
+            group = tuple(sorted(switch for first in joining.groups[gid] for switch in alike[first]))
+            moved |= self._raise(group, sorted(joining.homes.get(gid, ())))
         return moved
 
     def _below(self) -> dict[str, dict[str, int]]:
@@ -131,8 +146,8 @@ class _Climb:
         return True
 
 
-def _too_high(candidates: Mapping[str, int], links: Links) -> set[str]:
-    """Return the candidates (with what each holds) that belong further up, the worst found first.
+def _too_high(candidates: Mapping[str, int], links: Links) -> tuple[set[str], set[str]]:
+    """Return the candidates (with what each holds) that belong further up, and those for which that is a question.
 
     These are linked to more of the others than they hold, and hold much less than those: a spine that a single host
     hangs on is no leaf. Switches of one kind that are linked to each other, as in a dragonfly, all stay.
@@ -145,6 +160,7 @@ def _too_high(candidates: Mapping[str, int], links: Links) -> set[str]:
             if len(found) >= _FEWEST_PEERS:
                 peers[switch] = found
     high: set[str] = set()
+    delicate = set(peers).union(*peers.values())
     waiting = set(peers)
     while waiting:
         worst = max(waiting, key=lambda each: (len(peers[each]) - candidates[each], each))
@@ -157,7 +173,7 @@ def _too_high(candidates: Mapping[str, int], links: Links) -> set[str]:
         for other in peers[worst]:
             if other in peers:
                 peers[other].discard(worst)
-    return high
+    return high, delicate
 
 
 def declared(homes: Collection[str], parents: Mapping[str, str]) -> Shape:

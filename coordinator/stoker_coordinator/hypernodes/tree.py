@@ -41,6 +41,7 @@ class FabricTree:
         self._delicate: set[str] = set()
         self._perching: dict[str, list[str]] = {}
         self._still: dict[str, Still] = {}
+        self._upward: dict[str, tuple[tuple[str, ...], set[str], tuple[int, float, int]]] = {}
         self._stale: set[str] = set()
         self._reshape = True
         self._all = True
@@ -75,6 +76,7 @@ class FabricTree:
         self.links, self.parents = links, parents
         self._reshape = self._all = True
         self._still.clear()
+        self._upward.clear()
 
     def note(self, failed: tuple[tuple[str, str], ...]) -> None:
         """Take which central sources do not answer, and why."""
@@ -115,7 +117,7 @@ class FabricTree:
         else:
             weights = {switch: len(self.leaves.homes[gid]) for gid, switches in leaves.items() for switch in switches}
             shape = rise(leaves, weights, self.links)
-            self._delicate = self._find_delicate(weights)
+            self._delicate = {self.leaves.group_of[switch] for switch in shape.delicate}
         self._shape = shape
         perching = self._perching
         domains, root = self._domains(leaves, shape)
@@ -157,7 +159,7 @@ class FabricTree:
         frames: dict[str, Frame] = {}
         for upper in sorted(domains.values(), key=lambda each: each.tier):
             below = set(shape.carried.get(upper.key, ())).union(*(beneath[child] for child in upper.children))
-            count, gbps, lost = self._uplinks(upper.switches, below)
+            count, gbps, lost = self._uplinks(upper.key, upper.switches, below)
             beneath[upper.key] = below.union(upper.switches)
             frames[upper.key] = Frame(
                 name=names[upper.key],
@@ -172,14 +174,18 @@ class FabricTree:
                 root=upper.key == root,
                 parts=len(upper.children) if upper.key == ROOT else 1,
             )
+        self._upward = {key: each for key, each in self._upward.items() if key in frames}
         old, self.frames = self.frames, frames
         changed = {key for key in old.keys() | frames.keys() if old.get(key) != frames.get(key)}
         for key in changed:
             self._still.pop(key, None)
         return changed
 
-    def _uplinks(self, switches: tuple[str, ...], below: set[str]) -> tuple[int, float, int]:
+    def _uplinks(self, key: str, switches: tuple[str, ...], below: set[str]) -> tuple[int, float, int]:
         """Return how many links lead up, what they carry, and how many are down."""
+        known = self._upward.get(key)
+        if known is not None and known[0] == switches and known[1] == below:
+            return known[2]
         count, total, lost = 0, 0.0, 0
         own = set(switches)
         for switch in switches:
@@ -188,16 +194,9 @@ class FabricTree:
                     count += links
                     total += gbps
                     lost += down
-        return count, round(total, 3), lost
-
-    def _find_delicate(self, weights: Mapping[str, int]) -> set[str]:
-        """Return the groups whose number of nodes counts for what is a leaf and what stands above."""
-        found = set()
-        for switch in weights:
-            if sum(other in weights for other in self.links.get(switch, ())) > 1:
-                found.add(switch)
-        near = {other for switch in found for other in self.links.get(switch, ()) if other in weights}
-        return {self.leaves.group_of[switch] for switch in found | near}
+        found = (count, round(total, 3), lost)
+        self._upward[key] = (switches, below, found)
+        return found
 
     # ------------------------------------------------------------------------------------------ how they are doing
 
