@@ -269,7 +269,7 @@ class TopologySettings:
     source_interval: Annotated[PositiveSeconds, LIVE] = 30.0
     """How often lldpd is asked, and files that serve as sources are looked at."""
 
-    gpu_interval: Annotated[PositiveSeconds, LIVE] = 120.0
+    gpu_interval: Annotated[PositiveSeconds, LIVE] = 300.0
     """How often what is slow is asked: NVIDIA's driver, and who is at the other ends of InfiniBand. What has changed
     is asked at once."""
 

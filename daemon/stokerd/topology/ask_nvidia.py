@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 
 from stokerd.settings import TopologySettings
-from stokerd.topology import matrix, nvidia_xml, nvml_probe, nvml_values
+from stokerd.topology import matrix, nvidia_xml, nvml_values
 from stokerd.topology.accelerators import Accelerator
 from stokerd.topology.commands import Command, CommandFailed, find
 from stokerd.topology.files import FileSources
 from stokerd.topology.knowledge import Nvidia
 from stokerd.topology.outcomes import Absent
 
+_PROBE = Path(__file__).with_name("nvml_probe.py")
+"""Not imported: what it needs is of no use here."""
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64",
     "/usr/local/nvidia/lib64", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/run/nvidia/driver/usr/lib64",
@@ -34,7 +36,7 @@ class AskNvidia:
             named = settings.nvidia_library and not settings.nvidia_file
             raise Absent(f"{settings.nvidia_library} is not installed" if named else "")
         options = ["--serials"] if settings.serial_numbers == "told" else []
-        argv = [sys.executable, "-I", str(Path(nvml_probe.__file__)), path, *options]
+        argv = [sys.executable, "-I", str(_PROBE), path, *options]
         printed = await self._probe.output(argv, timeout=settings.read_timeout, most=nvml_values.LONGEST)
         found = nvml_values.parse(printed)
         if found.no_driver:

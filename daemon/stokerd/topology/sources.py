@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 
 from stoker.fabrics import dumps
 from stoker.fabrics.foreign import plain
@@ -38,7 +37,7 @@ T = TypeVar("T")
 Networks = Mapping[str, tuple[str, ...]]
 Fingerprint = tuple[str | None, ...]
 
-_SELDOM = 30
+_SELDOM = 12
 """How much less often than others a tool is run that is slow and tells what does not change."""
 _LLDP_SOCKETS = ("/run/lldpd.socket", "/run/lldpd/lldpd.socket", "/var/run/lldpd.socket")
 
@@ -247,6 +246,8 @@ def _read_amd(root: Path) -> AmdReport:
 
 
 def _networks() -> Networks:
+    import psutil  # late: 4 MiB, for rules about subnets alone
+
     families = {socket.AF_INET, socket.AF_INET6}
     return {
         name: tuple(plain(each.address.partition("%")[0], 64) for each in addresses if each.family in families)

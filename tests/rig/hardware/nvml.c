@@ -1,5 +1,5 @@
 /* NVIDIA's management library, as far as anybody here calls it. It answers from the file machine.nvml beside it, which
- * is read anew for each answer, so that a machine can change while it is looked at:
+ * is read anew when another file has taken its place, so that a machine can change while it is looked at:
  *
  *     count 8                      GPUs that the driver counts
  *     0.name NVIDIA H100           what GPU 0 says; a name without a value is something that it does not support
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, NOT_FOUND = 6, VERSION_MISMATCH = 25, GPU_IS_LOST = 15 };
@@ -23,32 +24,42 @@ typedef struct {
     char place[32];
 } pci_t;
 
+/* Return the file's text, read anew if it is another file than before. */
+static const char *answers(void)
+{
+    static char path[4096], text[1 << 16];
+    static ino_t known;
+    struct stat now;
+    Dl_info here;
+    FILE *file;
+
+    if (!*path && dladdr((void *)answers, &here)) {
+        snprintf(path, sizeof path - 16, "%s", here.dli_fname);
+        strcpy(strrchr(path, '/'), "/machine.nvml");
+    }
+    if (stat(path, &now))
+        return "";
+    if (now.st_ino != known && (file = fopen(path, "r"))) {
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        known = now.st_ino;
+    }
+    return text;
+}
+
 /* Copy what the file says of `key` into `value`; 1 if it says something. */
 static int look_up(const char *key, char *value, size_t size)
 {
-    char path[4096], line[512];
-    Dl_info here;
-    FILE *file;
-    int found = 0;
+    size_t length = strlen(key);
 
-    if (!dladdr((void *)look_up, &here))
-        return 0;
-    snprintf(path, sizeof path, "%s", here.dli_fname);
-    *strrchr(path, '/') = 0;
-    strncat(path, "/machine.nvml", sizeof path - strlen(path) - 1);
-    file = fopen(path, "r");
-    if (!file)
-        return 0;
-    while (!found && fgets(line, sizeof line, file)) {
-        size_t length = strlen(key);
-        line[strcspn(line, "\n")] = 0;
-        if (!strncmp(line, key, length) && (line[length] == ' ' || !line[length])) {
-            snprintf(value, size, "%s", line[length] ? line + length + 1 : "");
-            found = 1;
+    for (const char *line = answers(); *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        if (!strncmp(line, key, length) && (line[length] == ' ' || line[length] == '\n' || !line[length])) {
+            const char *start = line + length + (line[length] == ' ');
+            snprintf(value, size, "%.*s", (int)strcspn(start, "\n"), start);
+            return 1;
         }
     }
-    fclose(file);
-    return found;
+    return 0;
 }
 
 /* Do what the file says of a call itself: hang, fail, or go on. */

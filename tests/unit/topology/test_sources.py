@@ -233,7 +233,7 @@ async def test_links_that_have_changed_since_the_ports_were_read(tmp_path: Path)
 def test_intervals(tmp_path: Path) -> None:
     sources = sources_of(tmp_path, interval=1.0, hardware_interval=2.0, source_interval=3.0, gpu_interval=4.0)
     assert {name: sources.interval(name) for name in sources.names} == {
-        "ports": 1.0, "tree": 2.0, "amd": 2.0, "amd_smi": 120.0, "nvml": 4.0, "nvidia": 4.0, "smp": 4.0, "lldp": 3.0,
+        "ports": 1.0, "tree": 2.0, "amd": 2.0, "amd_smi": 48.0, "nvml": 4.0, "nvidia": 4.0, "smp": 4.0, "lldp": 3.0,
         "fabric": 3.0, "contents": 3.0, "placement": 3.0,
     }  # fmt: skip
     assert sources_of(tmp_path, nvidia_file="/x").interval("nvidia") == 30.0
