@@ -12,7 +12,7 @@ from stokerd.checkpoints.ending import to_the_end
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import Held, Plan, blobs, children, plan, source_label
-from stokerd.errors import NotFound, RuntimeNotFound, StokerError
+from stokerd.errors import NotFound, RuntimeFailure, RuntimeNotFound, StokerError
 from stokerd.registry.bodies import Tell
 from stokerd.registry.client import RegistryClient
 from stokerd.registry.credentials import Credential
@@ -116,8 +116,13 @@ class ImagePusher:
         for digest in (*(each.digest for each in what.load.blobs), *(each.digest for each in what.load.documents)):
             info = await self._runtime.content.info(digest)
             label = source_label(target, info.labels) if info is not None else {}
-            if label:
+            if not label:
+                continue
+            try:
                 await self._runtime.content.write(f"label-{digest}", _nothing(), digest=digest, labels=label)
+            except RuntimeFailure as error:  # it went away just now: there is nothing to remember
+                _log.debug("a blob cannot be labelled", digest=digest, why=error.message)
+                await self._runtime.content.abort(f"label-{digest}")
 
 
 class StoredContents:

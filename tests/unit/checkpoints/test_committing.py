@@ -23,6 +23,7 @@ from stokerd.checkpoints.committing import CommitWish
 from stokerd.checkpoints.errors import TreeUnsupported
 from stokerd.checkpoints.imaging import parse_change
 from stokerd.checkpoints.layers import Packed, pack_layer
+from stokerd.checkpoints.model import OWNER_LABEL
 from stokerd.checkpoints.pressing import Produce, pressed
 from stokerd.errors import NotFound, StokerError
 from tests.unit.checkpoints.bench import Bench, ended
@@ -233,3 +234,22 @@ async def _one(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         yield chunk
         return
+
+
+async def test_what_an_earlier_life_held_is_given_back(bench: Bench) -> None:
+    container = bench.container()
+    leases = bench.runtime.leases
+    ours = {OWNER_LABEL: "stokerd-1"}
+    await leases.create("stoker-commit-of-the-dead", ours)
+    await leases.create("stoker-commit-of-another", {OWNER_LABEL: "stokerd-2"})
+    await leases.create("stoker-pull-of-ours", ours)
+    hold = bench.runtime.hold("images.Create", times=1)
+    task = asyncio.create_task(bench.room.commit(container, CommitWish(NAME)))
+    await hold.reached.wait()
+    assert (await bench.room.converge()).left == []
+    left = {lease.id for lease in await leases.list()}
+    assert len(left) == 3
+    assert "stoker-commit-of-the-dead" not in left
+    hold.release()
+    assert await ended(task) is None
+    assert {lease.id for lease in await leases.list()} == {"stoker-commit-of-another", "stoker-pull-of-ours"}
