@@ -36,6 +36,8 @@ _log = structlog.get_logger("fabrics")
 KINDS = (Node, objects.HyperNode)
 _GATHER = 0.05
 """Seconds in which changes are gathered before the tree is settled."""
+_GATHER_TIMES, _GATHER_MOST = 4.0, 2.0
+"""When settling takes long, as while thousands of nodes come, so many times longer is gathered, up to this."""
 _LOAD_EVERY = 10.0
 _KEEP_EVERY = 2.0
 _LEFTOVERS_AFTER = 600.0
@@ -154,7 +156,7 @@ class Fabrics:
 
     async def _settle(self) -> None:
         """Bring the tree up to date soon after each change, and have objects follow it."""
-        load_at = 0.0
+        load_at, took = 0.0, 0.0
         known: dict[str, HyperNode] = {}
         loop = asyncio.get_running_loop()
         self._wake.set()
@@ -162,9 +164,11 @@ class Fabrics:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(load_at if self._loads else None):
                     await self._wake.wait()
-            await asyncio.sleep(_GATHER)
+            await asyncio.sleep(min(max(_GATHER, _GATHER_TIMES * took), _GATHER_MOST))
             self._wake.clear()
+            began = loop.time()
             delta = self.live.settle(self._clock())
+            took = loop.time() - began
             for domain in delta.changed:
                 before = known.get(domain.name)
                 known[domain.name] = domain
