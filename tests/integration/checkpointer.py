@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stokerd.checkpoints.committing import CommitWish
 from stokerd.checkpoints.importing import ImportWish
+from stokerd.checkpoints.model import Wish
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.checkpoints.surveying import Survey, survey
 from stokerd.runtime.containerd import Containerd
@@ -40,6 +41,12 @@ async def main(endpoint: str, directory: str, what: str, how: str = "create") ->
     async with room(endpoint, directory) as (checkpoints, _):
         if how == "clone":
             await checkpoints.clone(what)
+        elif how == "restore":
+            await checkpoints.restore(what)
+        elif how == "stop":
+            await checkpoints.create_group(what.split(","), Wish(leave_running=False))
+        elif how == "group":
+            await checkpoints.create_group(what.split(","))
         elif how == "commit":
             await checkpoints.commit(what, CommitWish("stoker.test/killed:v1"))
         elif how == "import":

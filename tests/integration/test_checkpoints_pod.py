@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointRefused
 from stokerd.checkpoints.model import Wish
 from stokerd.errors import Conflict
-from tests.integration.checkpoint_scene import COUNT, TALK, apart, counted, of_clone, read, scene
+from tests.integration.checkpoint_scene import COUNT, LARGE, TALK, Scene, apart, counted, of_clone, read, scene
 from tests.rig.node import Node
 
 pytestmark = pytest.mark.criu
@@ -100,3 +101,57 @@ async def test_a_clone_that_was_stopped_keeps_its_address(node: Node) -> None:
             assert await asyncio.to_thread(read, f"/proc/{back.pid}/root/etc/mine") == "own"
             await here.checkpoints.remove(stopped.id)
         await here.checkpoints.remove_clone(clone.id)
+
+
+async def test_stokerd_is_killed_while_it_stops_and_restores(node: Node) -> None:
+    """Each container runs as before, or there is a complete checkpoint of it; and that can be brought back."""
+    async with scene(node, LARGE) as here:
+        side = await here.bare.run(here.pod, "side", command=["sh", "-c", COUNT], linux=apart())
+        places = [here, of_clone(here, side)]
+        for how, delay in (("group", 0.0), ("group", 0.2), ("stop", 0.1), ("stop", 0.35), ("stop", 0.6)):
+            await places[1].goes_on()
+            await _killed(here, ",".join(each.container for each in places), how, delay)
+            done = await here.checkpoints.converge()
+            assert done.left == []
+            groups = await here.checkpoints.groups()
+            for group in groups:
+                for member in group.members:
+                    await here.checkpoints.verify(member.id)
+            if how == "stop" and groups and not [each for each in places if await each.state() == "running"]:
+                places = [of_clone(here, await _brought_back(here, each.id)) for each in groups[0].members]
+            assert [await each.state() for each in places] == ["running", "running"]
+            for group in groups:
+                await here.checkpoints.remove(group.id)
+        for clone in await here.checkpoints.clones():
+            await here.checkpoints.remove_clone(clone.id)
+        assert await here.left() == []
+
+
+async def _brought_back(here: Scene, checkpoint: str) -> str:
+    """Restore it after a stokerd was killed that did."""
+    await _killed(here, checkpoint, "restore", 0.05)
+    await here.checkpoints.converge()
+    for each in await here.checkpoints.clones():
+        if each.checkpoint == checkpoint:
+            return each.id
+    return (await here.checkpoints.restore(checkpoint)).id
+
+
+async def _killed(here: Scene, what: str, how: str, delay: float) -> None:
+    """Start what is to be killed, and kill it so long after it has begun to write."""
+    before = await asyncio.to_thread(_names, here)
+    argv = ["-m", "tests.integration.checkpointer", str(here.node.endpoint), str(here.directory), what, how]
+    child = await asyncio.create_subprocess_exec(sys.executable, *argv)
+    try:
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(_names, here) == before:  # noqa: ASYNC110 - stokerd tells nobody
+                await asyncio.sleep(0.002)
+        await asyncio.sleep(delay)
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+def _names(here: Scene) -> set[str]:
+    return {str(path) for pattern in ("cp-*", ".clones/*") for path in here.directory.glob(pattern)}
