@@ -1,8 +1,9 @@
 """Which switches are one domain, and which nodes are at home in it. Pure, and incremental.
 
-Two switches are alike if at least two thirds of the nodes on either are on both: the rails of a rack are, also with
-some links missing; a border or storage switch that touches every rack is like none of them. Alike switches form a
-group. A node is at home in the group that it has most links to; in the smaller one, if two have as many.
+Two switches are alike if at least three fifths of the nodes on either are on both: the rails of a rack are, also with
+some links missing; a border or storage switch that touches every rack is not, or is like a much larger one at most.
+Alike switches form a group. A node is at home in the group that it has most links to; in the smaller one, if two have
+as many.
 
 ``put`` says what a node hangs on, ``settle`` brings groups and homes up to date. Only groups around what was put are
 looked at, and the result is the same as if all had been put at once.
@@ -152,7 +153,7 @@ class Leaves:
         found = []
         for other, count in shared.items():
             others = len(self.nodes[other])
-            if 3 * count >= 2 * (size + others - count) or (
+            if 5 * count >= 3 * (size + others - count) or (
                 size + others == _FEW + 1 and self._lacks_a_link(switch, other)
             ):
                 found.append(other)

@@ -100,7 +100,7 @@ def racks(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
             links[node] = {f"r{rack}s{rail}": 1 for rail in range(rails)}
             if border:
                 links[node]["border"] = 1
-    for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=3, unique=True)):
+    for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=2, unique=True)):
         del links[node][f"{rack_of[node]}s{draw(st.integers(0, rails - 1))}"]
     for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=2, unique=True)):
         other = draw(st.integers(0, count - 1))
