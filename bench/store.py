@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -121,9 +120,9 @@ async def _watch(store: SqliteStore, size: int) -> float:
 
     async def watch(last: bool) -> None:
         seen = 0
-        events = cast("Any", store.watch([Node], since=store.revision))
-        async with aclosing(events):
+        async with aclosing(store.watch([Node], since=store.revision)) as events:
             async for event in events:
+                assert event.object is not None
                 seen += 1
                 if last:
                     samples.append((time.perf_counter() - began[str(event.object.status.images)]) * 1000)

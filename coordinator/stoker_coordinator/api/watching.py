@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -82,9 +82,7 @@ class Watches:
     ) -> None:
         number, clock = 0, asyncio.get_running_loop().time
         checked = clock()
-        # A generator that closes its own: aclosing needs the class, not the Protocol.
-        events = cast("Any", self._events(target, query))
-        async with aclosing(events):
+        async with aclosing(self._events(target, query)) as events:
             try:
                 async for event in events:
                     if clock() - checked >= self._bookmarks / 2:
@@ -106,7 +104,7 @@ class Watches:
                 data = msgspec.json.encode({"type": "ERROR", "object": failure.body()})
                 await response.write(frame("ERROR", number + 1, data))
 
-    async def _events(self, target: Target, query: ListQuery) -> AsyncIterator[Event[Any] | None]:
+    async def _events(self, target: Target, query: ListQuery) -> AsyncGenerator[Event[Any] | None, None]:
         """Yield what there is, if no revision was given, and then what happens. None: all is well so far."""
         since = query.since
         kind, namespace = target.kind.type, target.namespace
@@ -115,18 +113,15 @@ class Watches:
             since = page.revision
             for obj in page.items:
                 yield Event("ADDED", obj.revision, obj)
-        events = cast(
-            "Any",
-            self._store.watch(
-                [kind],
-                since=since,
-                namespace=namespace,
-                labels=query.labels,
-                fields=query.fields,
-                bookmarks=self._bookmarks,
-            ),
+        watching = self._store.watch(
+            [kind],
+            since=since,
+            namespace=namespace,
+            labels=query.labels,
+            fields=query.fields,
+            bookmarks=self._bookmarks,
         )
-        async with aclosing(events):
+        async with aclosing(watching) as events:
             first = asyncio.ensure_future(anext(events))
             try:
                 # Whatever is wrong with the revision shows at once; otherwise the client is told that it is heard.

@@ -45,7 +45,7 @@ class Informer:
             try:
                 revision = await self._list()
                 self.synced.set()
-                async with aclosing(self._store.watch(self._kinds, since=revision)) as events:  # type: ignore[type-var]
+                async with aclosing(self._store.watch(self._kinds, since=revision)) as events:
                     async for event in events:
                         if event.object is not None and event.revision > self._listed[event.object.kind]:
                             self._change(event.object, gone=event.type == "DELETED")

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -104,7 +104,7 @@ class BaseStore:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = ANY_FIELDS,
         bookmarks: float = 0.0,
-    ) -> AsyncIterator[Event[Any]]:
+    ) -> AsyncGenerator[Event[Any], None]:
         names = {kind_of(kind).name for kind in kinds}
         return self._history.watch(since, names, predicate(namespace, labels, fields), bookmarks)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any, cast
 
 import structlog
 
@@ -85,10 +84,9 @@ async def _collect(store: Store) -> None:
         for obj in page.items:
             owners.there(obj)
     await _remove(store, owners.left_behind())
-    events = cast("Any", store.watch([], since=since, bookmarks=_AGAIN_SECONDS))
-    async with aclosing(events):
+    async with aclosing(store.watch([], since=since, bookmarks=_AGAIN_SECONDS)) as events:
         async for event in events:
-            if event.type == "BOOKMARK":
+            if event.object is None:
                 await _remove(store, owners.left_behind())  # what could not be removed before
                 continue
             if event.old is not None:

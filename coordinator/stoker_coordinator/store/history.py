@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -112,7 +112,7 @@ class History:
 
     async def watch(
         self, since: int, kinds: Collection[str], meant: Callable[[Object], bool], bookmarks: float
-    ) -> AsyncIterator[Event[Any]]:
+    ) -> AsyncGenerator[Event[Any], None]:
         """As `Store.watch` says; *kinds* by name, none: all."""
         cursor, clock = since, asyncio.get_running_loop().time
         yielded = clock()

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -148,7 +148,7 @@ class Store(Protocol):
         labels: Selector = EVERYTHING,
         fields: FieldSelector = ANY_FIELDS,
         bookmarks: float = 0.0,
-    ) -> AsyncIterator[Event[Any]]:
+    ) -> AsyncGenerator[Event[Any], None]:
         """Yield every change after revision *since*, in order, for ever. No *kinds*: all.
 
         *bookmarks*: a BOOKMARK after so many seconds in which nothing was yielded; 0: none. Expired, at once or

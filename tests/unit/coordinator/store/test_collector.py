@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, cast
 
 import pytest
 
@@ -39,7 +38,7 @@ async def gone(store: MemoryStore, obj: Object) -> None:
     fields = parse_fields(f"metadata.name={meta.name}", kind)
     async with (
         asyncio.timeout(10),
-        aclosing(cast("Any", store.watch([kind.type], since=since, fields=fields))) as events,
+        aclosing(store.watch([kind.type], since=since, fields=fields)) as events,
     ):
         async for event in events:
             if event.type == "DELETED":

@@ -126,11 +126,10 @@ class Walk(RuleBasedStateMachine):
         """Catch up with all changes since the last time; whoever is too late lists anew."""
 
         async def catch_up() -> None:
-            events = cast("Any", self.sqlite.watch([ImagePullJob], since=self.seen, bookmarks=0.001))
-            async with aclosing(events):
+            async with aclosing(self.sqlite.watch([ImagePullJob], since=self.seen, bookmarks=0.001)) as events:
                 async for event in events:
                     self.seen = event.revision
-                    if event.type == "BOOKMARK":
+                    if event.object is None:
                         return
                     name = event.object.metadata.name
                     assert (event.old is not None) == (name in self.mirror)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -17,19 +15,14 @@ from stoker_coordinator.errors import Expired, StoreClosed
 from stoker_coordinator.objects.selectors import parse_fields, parse_labels
 from stoker_coordinator.store.base import Limits
 from stoker_coordinator.store.memory import MemoryStore
-from stoker_coordinator.store.protocol import Event
 from stoker_coordinator.store.sqlite import SqliteStore
 from tests.unit.coordinator.store.conftest import AnyStore
 from tests.unit.coordinator.store.things import job, node, take, told, with_image, with_meta
 
 
-def closing(events: AsyncIterator[Event[Any]]) -> aclosing[Any]:
-    return aclosing(cast("Any", events))
-
-
 async def test_every_change_is_told_in_order(store: AnyStore) -> None:
     page = await store.list(ImagePullJob)
-    async with closing(store.watch([ImagePullJob], since=page.revision)) as events:
+    async with aclosing(store.watch([ImagePullJob], since=page.revision)) as events:
         made = await store.create(job("a"))
         changed = await store.update(with_image(made, "new"))
         await store.create(node("n"))
@@ -47,12 +40,12 @@ async def test_every_change_is_told_in_order(store: AnyStore) -> None:
 async def test_a_watch_begins_where_it_is_told(store: AnyStore) -> None:
     revisions = [(await store.create(job(f"j{number}"))).revision for number in range(5)]
 
-    async with closing(store.watch([], since=revisions[2])) as events:
+    async with aclosing(store.watch([], since=revisions[2])) as events:
         assert told(await take(events, 2)) == [("ADDED", "j3"), ("ADDED", "j4")]
 
 
 async def test_a_watch_waits_for_what_is_to_come(store: AnyStore) -> None:
-    async with closing(store.watch([], since=store.revision)) as events:
+    async with aclosing(store.watch([], since=store.revision)) as events:
         waiting = asyncio.create_task(take(events, 1))
         await asyncio.sleep(0)
         await store.create(job("a"))
@@ -62,7 +55,7 @@ async def test_a_watch_waits_for_what_is_to_come(store: AnyStore) -> None:
 
 async def test_what_begins_to_match_is_added_and_what_ceases_is_deleted(store: AnyStore) -> None:
     selector = parse_labels("on=yes")
-    async with closing(store.watch([Node], since=0, labels=selector)) as events:
+    async with aclosing(store.watch([Node], since=0, labels=selector)) as events:
         made = await store.create(node("n"))
         on = await store.update(with_meta(made, labels={"on": "yes"}))
         more = await store.update(with_meta(on, labels={"on": "yes", "more": "1"}))
@@ -79,7 +72,7 @@ async def test_a_watch_selects_by_namespace_and_field(store: AnyStore) -> None:
     kind = find("imagepulljob")
     assert kind is not None
     fields = parse_fields("spec.image=wanted", kind)
-    async with closing(store.watch([ImagePullJob], since=0, namespace="here", fields=fields)) as events:
+    async with aclosing(store.watch([ImagePullJob], since=0, namespace="here", fields=fields)) as events:
         await store.create(job("a", "wanted", namespace="there"))
         await store.create(job("b", "other", namespace="here"))
         await store.create(job("c", "wanted", namespace="here"))
@@ -88,7 +81,7 @@ async def test_a_watch_selects_by_namespace_and_field(store: AnyStore) -> None:
 
 
 async def test_an_object_with_finalizers_is_told_as_modified_until_it_goes(store: AnyStore) -> None:
-    async with closing(store.watch([], since=0)) as events:
+    async with aclosing(store.watch([], since=0)) as events:
         await store.create(job("a", finalizers=("x/y",)))
         going = await store.delete(ImagePullJob, "a", "default")
         await store.update(with_meta(going, finalizers=()))
@@ -99,7 +92,7 @@ async def test_an_object_with_finalizers_is_told_as_modified_until_it_goes(store
 async def test_silence_is_told_with_the_revision(store: AnyStore) -> None:
     await store.create(node("n"))
 
-    async with closing(store.watch([ImagePullJob], since=0, bookmarks=0.01)) as events:
+    async with aclosing(store.watch([ImagePullJob], since=0, bookmarks=0.01)) as events:
         (event,) = await take(events, 1)
 
     assert (event.type, event.revision, event.object) == ("BOOKMARK", store.revision, None)
@@ -112,7 +105,7 @@ async def test_silence_is_told_however_much_else_happens(store: AnyStore) -> Non
             await asyncio.sleep(0)
 
     talking = asyncio.create_task(chatter())
-    async with closing(store.watch([Node], since=0, bookmarks=0.02)) as events:
+    async with aclosing(store.watch([Node], since=0, bookmarks=0.02)) as events:
         seen = await take(events, 2)
     talking.cancel()
     await asyncio.wait({talking})
@@ -122,7 +115,7 @@ async def test_silence_is_told_however_much_else_happens(store: AnyStore) -> Non
 
 
 async def test_a_closing_store_ends_its_watches(store: AnyStore) -> None:
-    async with closing(store.watch([], since=0)) as events:
+    async with aclosing(store.watch([], since=0)) as events:
         waiting = asyncio.create_task(take(events, 1))
         await asyncio.sleep(0)
         await store.close()
@@ -149,7 +142,7 @@ async def test_a_watch_from_an_unknown_revision_has_expired(since: int, tmp_path
             await store.create(node(f"n{number}"))
         with pytest.raises(Expired, match="too old" if since == 0 else "unknown"):
             await take(store.watch([], since=since), 1)
-        async with closing(store.watch([], since=store.revision - 5)) as events:
+        async with aclosing(store.watch([], since=store.revision - 5)) as events:
             assert len(await take(events, 5)) == 5
         await store.close()
 
@@ -157,7 +150,7 @@ async def test_a_watch_from_an_unknown_revision_has_expired(since: int, tmp_path
 async def test_who_reads_too_slowly_is_told_instead_of_filling_the_memory(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, Limits(history_changes=10))
     await store.open()
-    async with closing(store.watch([], since=0)) as events:
+    async with aclosing(store.watch([], since=0)) as events:
         await store.create(node("first"))
         assert told(await take(events, 1)) == [("ADDED", "first")]
         for number in range(2000):
