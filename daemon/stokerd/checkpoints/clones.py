@@ -154,8 +154,8 @@ class Clones:
         self.under_way.add(clone.id)
         begun, made = clone, False
         try:
-            await asyncio.to_thread(self._shelf.write_clone, clone)
-            if clone.state == "restoring":
+            if clone.state == "restoring":  # a new one is written down with its network
+                await asyncio.to_thread(self._shelf.write_clone, clone)
                 await self._undoer.clear(clone)
             clone = await self._restorer.build(clone, plan)
             made = True

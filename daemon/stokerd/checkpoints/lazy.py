@@ -26,23 +26,29 @@ _PAUSE = 0.005
 _BEGUN = "helper.pid"
 _KEEPER = """
 echo $$ >helper.pid
-criu "$@"
+criu "$@" &
+criu=$!
+for each in $groups; do
+    [ -d "$each" ] || mkdir -p "$each"
+    echo $$ >"$each/cgroup.procs"
+    echo $criu >"$each/cgroup.procs"
+done 2>/dev/null
+wait $criu
 code=$?
 if [ $code != 0 ] && grep -q "$clone" "/proc/$(cat clone.pid)/cgroup"; then kill -9 "$(cat clone.pid)"; fi
 echo $code >exit.new && mv exit.new exit
 """
 _APART = """
-for each in $0; do mkdir -p "$each" && echo $$ >"$each/cgroup.procs"; done 2>/dev/null
 cd "$1" || exit
-clone=$2 keeper=$3
-export clone
+groups=$0 clone=$2 keeper=$3
+export groups clone
 shift 3
 setsid sh -c "$keeper" keeper "$@" </dev/null >/dev/null 2>&1 &
 echo $!
 """
-"""Leave stokerd's cgroup: what is in that ends with stokerd's service, and counts against its memory. The shell that
-keeps CRIU kills the clone at once when CRIU fails, whether or not a stokerd is there to do it; by its cgroup it knows
-that the process is still the clone's."""
+"""Leave stokerd's cgroup: what is in that ends with stokerd's service, and counts against its memory. It takes as long
+as CRIU takes to start, so it is done meanwhile. The shell that keeps CRIU kills the clone at once when CRIU fails,
+whether or not a stokerd is there to do it; by its cgroup it knows that the process is still the clone's."""
 _GROUP = "stoker-helpers"
 
 
