@@ -2,7 +2,8 @@
 
 Each node has eight compute ports (a leaf a rail), two storage ports and its place in an NVLink domain, so three trees
 are built. A build begins with what is known of the nodes and with what a central source has said of all switches. A
-delta begins with a node's report and ends with the domains that have changed. No I/O is measured, for there is none.
+delta begins with a node's report and ends with the domains that have changed. All of it is computing, so it is CPU time
+that is measured: what else the machine does counts less.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ def _builds(facts: list[NodeFacts], source: SourceState, runs: int) -> tuple[Liv
     live = Live()
     for _ in range(runs):
         gc.collect()
-        began = time.perf_counter()
+        began = time.process_time()
         live = Live()
         live.central((source,))
         for each in facts:
             live.put(each)
         live.settle(THEN)
-        samples.append((time.perf_counter() - began) * 1000)
+        samples.append((time.process_time() - began) * 1000)
     assert {each.tier for each in live.hypernodes("infiniband")} == {1, 2, 3}
     assert live.hypernodes("infiniband")[-1].node_count == len(facts)
     return live, samples
@@ -92,11 +93,11 @@ def _deltas(live: Live, plan: Plan) -> Iterator[float]:
         for state in ("down", "healthy"):
             now += timedelta(seconds=1)
             report = report_of(plan, number, state)
-            began = time.perf_counter()
+            began = time.process_time()
             before = live.facts(node_name(number))
             live.put(observe(report, before))
             delta = live.settle(now)
-            yield (time.perf_counter() - began) * 1000
+            yield (time.process_time() - began) * 1000
             assert [each.tier for each in delta.changed] == [1, 2, 3]
             assert delta.changed[-1].unhealthy_link_count == (1 if state == "down" else 0)
 
