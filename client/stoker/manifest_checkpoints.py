@@ -65,6 +65,7 @@ def commit_request(spec: Fields, version: str, name: str, namespace: str, label:
     message = spec.text("message") if _only_ours(spec, "message", version) else ""
     zstd = _only_ours(spec, "compression", version) and spec.choice("compression", "gzip", "zstd") == "zstd"
     compression: Compression = "zstd" if zstd else "gzip"
+    push = version != OURS or spec.flag("push")  # OpenKruise's are always pushed
     spec.warn_unknown(label)
     return CommitRequest(
         container=f"{pod}/{container}" if container else pod,
@@ -75,6 +76,7 @@ def commit_request(spec: Fields, version: str, name: str, namespace: str, label:
         message=message,
         squash=squash,
         compression=compression,
+        push=push,
     )
 
 

@@ -76,11 +76,19 @@ async def test_the_tree_is_the_containers_file_by_file(node: Node) -> None:
             assert made.walked == wish.name.endswith("walked")
             pod = await here.bare.run_pod("tree")
             container = await here.bare.run(pod, "main", image=wish.name, command=["sleep", "600"])
-            assert await _tree(here, container) == wanted
+            found = await _tree(here, container)
+            if made.walked:  # containerd's comparison takes no notice of a directory's time alone
+                assert _without_times(found) == _without_times(wanted)
+            else:
+                assert found == wanted
             await here.bare.remove_pod(pod)
         names = [wish.name for wish in wishes]
         await asyncio.to_thread(node.ctr, "images", "rm", "--sync", *names, *ids)
         assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+
+
+def _without_times(tree: list[str]) -> list[str]:
+    return [line.rpartition(" ")[0] if " directory " in line else line for line in tree]
 
 
 async def _tree(here: Scene, container: str) -> list[str]:

@@ -18,6 +18,7 @@ from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import (
     BLOBS,
     MANIFESTS,
+    Cut,
     Delay,
     Gate,
     Hang,
@@ -243,6 +244,30 @@ async def test_as_an_asynchronous_context(registry: Registry) -> None:
     async with FaultProxy(registry.address) as proxy:
         assert (await asyncio.to_thread(got, proxy, "/v2/"))[0] == 200
         await proxy.seen("/v2/")
+
+
+def send(proxy: FaultProxy, path: str, body: bytes) -> None:
+    with closing(http.client.HTTPConnection(proxy.address, timeout=10)) as connection:
+        connection.request("PATCH", path, body=body)
+        connection.getresponse()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_cut(make_registry: MakeRegistry, before: bool) -> None:
+    """The body of a request breaks off: the registry has had a part of it, or nothing."""
+    own = make_registry()
+    with FaultProxy(own.address) as proxy:
+        rule = proxy.rule(Cut(at=70_000, before=before), method="PATCH")
+        with closing(http.client.HTTPConnection(proxy.address, timeout=10)) as connection:
+            connection.request("POST", "/v2/proxy/cut/blobs/uploads/")
+            location = connection.getresponse().headers["Location"] or ""
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            send(proxy, location, b"x" * 200_000)
+        proxy.remove(rule)
+        (record,) = proxy.matching("/blobs/uploads/", "PATCH")
+        assert record.received == 70_000
+        with asked(proxy, location) as answer:
+            assert (answer.status == 204) == before
 
 
 def test_token_auth(registry: Registry, pushed: Pushed) -> None:

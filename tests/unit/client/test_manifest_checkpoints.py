@@ -50,6 +50,7 @@ spec:
   author: me
   message: why
   compression: zstd
+  push: true
 """
 
 
@@ -62,6 +63,7 @@ def test_objects_of_openkruise() -> None:
             image="registry.example/agent:v2",
             request="commit.prod.golden",
             squash=True,
+            push=True,
         ),
     ]
     assert [wish.label for wish in found.wishes] == ["Checkpoint 'nightly'", "Commit 'golden'"]
@@ -89,6 +91,7 @@ def test_objects_of_ours() -> None:
             author="me",
             message="why",
             compression="zstd",
+            push=True,
         ),
     ]
 
