@@ -34,6 +34,8 @@ _BEAT_SECONDS, _JOIN_SECONDS, _RENEW_LOOK = 5.0, 30.0, 3600.0
 _STEADY_SECONDS = 30.0
 """A stream that held for so long was a good one: the next try is soon again."""
 _MAX_CA = 1 << 20
+_REPLACED = "CertificateReplaced"
+"""Why the coordinator refuses a certificate that was revoked, or that another one has taken the place of."""
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", link.MAX_MESSAGE),
     ("grpc.max_send_message_length", link.MAX_MESSAGE),
@@ -65,6 +67,8 @@ class UplinkService:
         }
         self._wishes = Wishes(journal, doers, time.time, self._woken.set)
         self._failing = ""
+        self._replaced = b""
+        """The certificate that holds no more by the coordinator's word, whatever is written in it."""
         self.connected = False
 
     async def load(self) -> None:
@@ -86,12 +90,16 @@ class UplinkService:
             await asyncio.wait({attempt})
             error = attempt.result()
             share = random.random()  # noqa: S311 - no secret
-            if isinstance(error, RefusedHere):
+            if isinstance(error, RefusedHere) and not self._may_join(error):
                 seconds = pauses.told_pause(error.seconds, share)
             else:
                 failures = 1 if time.monotonic() - began > _STEADY_SECONDS else failures + 1
                 seconds = pauses.pause(failures, self._settings.reconnect_initial, self._settings.reconnect_max, share)
             await asyncio.sleep(seconds)
+
+    def _may_join(self, refused: RefusedHere) -> bool:
+        """Say whether a token may help: then it is tried soon, and again until somebody has put a new one there."""
+        return refused.why == _REPLACED and bool(self._settings.token_file)
 
     async def _attempt(self) -> StokerError:
         """Serve one stream; return why it ended."""
@@ -124,7 +132,12 @@ class UplinkService:
                 lambda stream: self._beside(stream, identity),
                 self._woken,
             )
-            await stream.run(channel)
+            try:
+                await stream.run(channel)
+            except RefusedHere as error:
+                if identity is not None and error.why == _REPLACED:
+                    self._replaced = identity.chain
+                raise
 
     async def _beside(self, stream: Stream, identity: Identity | None) -> None:
         """Note that the stream is good, and have the certificate renewed in time."""
@@ -150,9 +163,11 @@ class UplinkService:
     async def _identified(self) -> Identity:
         """Return the node's certificate; join to get one. NoIdentity, ConfigError."""
         identity = await asyncio.to_thread(self._store.load)
+        replaced = identity is not None and identity.chain == self._replaced
         if identity is not None and identity.node == self.node and time.time() < identity.not_after:
-            return identity
-        if not self._settings.token_file:
+            if not replaced or not self._settings.token_file:
+                return identity
+        elif not self._settings.token_file:
             what = "has expired" if identity is not None else "is missing"
             raise NoIdentity(f"the node's certificate {what}", hint="set uplink.token_file to a file with a join token")
         token = await asyncio.to_thread(read_token, Path(self._settings.token_file))

@@ -161,6 +161,23 @@ async def test_a_node_joins_by_token_speaks_by_its_certificate_and_renews_it(tmp
             assert not answer.chain
 
 
+async def test_a_node_that_was_shut_out_comes_back_when_it_finds_a_token_for_its_name(tmp_path: Path) -> None:
+    async with serving(tmp_path / "c", tls=True) as bench:
+        ports, ca, token_file = bench.nodes.ports, tmp_path / "ca.crt", tmp_path / "token"
+        ca.write_bytes(bench.nodes.authority)
+        token_file.write_text(await bench.nodes.create_token())
+        tls = {"coordinator": ports.link, "join": ports.join, "ca": str(ca), "token_file": str(token_file)}
+        async with uplink(tmp_path, FakeNode(), **tls) as service:
+            await eventually(lambda: service.connected)
+            await bench.nodes.revoke_node("n1")
+            await eventually(lambda: not service.connected)
+            # The token that it joined with is used up, and its certificate holds no more.
+            await eventually(lambda: bench.count("stoker_nodes_joined_total", result="TokenUsedUp") > 1)
+            assert not service.connected
+            token_file.write_text(await bench.nodes.create_token(node="n1"))
+            await eventually(lambda: service.connected)
+
+
 def request_of(key: Path) -> bytes:
     return subprocess.run(
         [sys.executable, "-m", "stokerd.uplink.newkey", str(key)], check=True, capture_output=True, timeout=60

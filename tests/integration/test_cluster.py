@@ -1,0 +1,228 @@
+"""A coordinator and three real nodes: wishes as objects, and their outcomes, whoever is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Publish
+from tests.rig.cluster import Cluster
+from tests.rig.images import ImageSpec
+from tests.rig.layers import LayerSpec
+from tests.rig.node import Node, NodeOptions
+from tests.rig.pods import BareCri, own_pids
+from tests.rig.registry import Registry
+from tests.rig.stokerd import Store
+from tests.rig.waiting import until
+
+NODES = ("node1", "node2", "node3")
+
+
+@pytest.fixture(scope="module")
+def cluster(rig: Path, suite: str, registry: Registry, proxy_port: int) -> Iterator[Cluster]:
+    """Three nodes of one suite with a coordinator, shared by the tests of this module."""
+    expose = (registry.port, proxy_port)
+    nodes = [
+        Node(f"{suite}-cluster{number}", suite, workdir=rig, options=NodeOptions(expose=expose)) for number in (1, 2, 3)
+    ]
+    made = Cluster(rig / f"cluster-{suite}", nodes)
+    try:
+        for node in nodes:
+            node.start()
+            node.hosts(registry.address)
+            node.hosts(f"127.0.0.1:{proxy_port}")
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        for node in nodes:
+            node.stop()
+
+
+def pull_job(name: str, *images: str, **spec: Any) -> dict[str, Any]:
+    kind = "ImagePullJob" if len(images) == 1 else "ImageListPullJob"
+    what = {"image": images[0]} if len(images) == 1 else {"images": list(images)}
+    return {
+        "apiVersion": "apps.kruise.io/v1beta1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {**what, **spec},
+    }
+
+
+def ended(cluster: Cluster, kind: str, name: str, *, timeout: float = 60) -> dict[str, Any]:
+    """Wait until an object says when it was over; return its status."""
+    status: dict[str, Any] = {}
+
+    def over() -> bool:
+        status.clear()
+        status.update(cluster.coordinator.get(kind, name).get("status") or {})
+        return bool(status.get("completionTime"))
+
+    until(f"{kind} {name} is over", over, timeout=timeout)
+    return status
+
+
+def has(node: Node, image: str) -> bool:
+    return image in Store.of(node).images
+
+
+def sized(seed: str, size: int = 1 << 20) -> ImageSpec:
+    return ImageSpec(layers=(LayerSpec(size=size, seed=seed, files=8),))
+
+
+def test_a_job_warms_all_nodes_and_a_list_those_that_are_selected(cluster: Cluster, publish: Publish) -> None:
+    one, two, three = (publish(sized(f"cluster {number}")).reference for number in range(3))
+    cluster.coordinator.apply(pull_job("all", one, parallelism=2))
+    cluster.coordinator.apply(pull_job("some", two, three, selector={"names": ["node2"]}))
+    status = ended(cluster, "imagepulljobs", "all")
+    assert (status["desired"], status["succeeded"], status.get("failed", 0)) == (3, 3, 0)
+    assert all(has(member.node, one) for member in cluster.members)
+    listed = ended(cluster, "imagelistpulljobs", "some")
+    assert (listed["desired"], listed["succeeded"]) == (2, 2)
+    assert [has(member.node, two) and has(member.node, three) for member in cluster.members] == [False, True, False]
+    shown = cluster.coordinator.cli("jobs", "-A")
+    assert "3/3 nodes" in shown.stdout
+
+
+def test_what_fails_on_every_node_is_told_with_the_registrys_reason(cluster: Cluster, registry: Registry) -> None:
+    job = pull_job(
+        "absent", f"{registry.address}/test/never-pushed:1", pullPolicy={"backoffLimit": 0}, parallelism="100%"
+    )
+    cluster.coordinator.apply(job)
+    status = ended(cluster, "imagepulljobs", "absent")
+    assert (status["failed"], sorted(status["failedNodes"])) == (3, sorted(NODES))
+    assert {trouble["reason"] for trouble in status["troubles"]} == {"NotFound"}
+
+
+async def test_requests_find_the_node_of_their_pod(cluster: Cluster, registry: Registry) -> None:
+    member = cluster.members[1]
+    async with BareCri(member.node) as bare:
+        pod = await bare.run_pod("web-0", namespace="shop")
+        await bare.run(pod, "app", linux=own_pids())
+        before = {each.name: each.id for each in await bare.list(pod)}
+        recreate = {
+            "apiVersion": "apps.kruise.io/v1beta1",
+            "kind": "ContainerRecreateRequest",
+            "metadata": {"name": "again", "namespace": "shop"},
+            "spec": {
+                "podName": "web-0",
+                "containers": [{"name": "app"}],
+                "strategy": {"terminationGracePeriodSeconds": 1},
+            },
+        }
+        await asyncio.to_thread(cluster.coordinator.apply, recreate)
+        status = await asyncio.to_thread(_over, cluster, "containerrecreaterequests", "again")
+        assert (status["result"], status["nodeName"]) == ("Succeeded", "node2")
+        after = {each.name: each.id for each in await bare.list(pod) if each.running}
+        assert after["app"] != before["app"]
+
+        kept = f"{registry.address}/shop/kept:1"
+        commit = {
+            "apiVersion": "agents.kruise.io/v1alpha1",
+            "kind": "Commit",
+            "metadata": {"name": "kept", "namespace": "shop"},
+            "spec": {"podName": "web-0", "containerName": "app", "image": kept},
+        }
+        await asyncio.to_thread(cluster.coordinator.apply, commit)
+        status = await asyncio.to_thread(_over, cluster, "commits", "kept")
+        assert status["phase"] == "Succeeded", status
+    # It was pushed: any other node can have it.
+    await asyncio.to_thread(cluster.coordinator.apply, pull_job("kept", kept, parallelism="100%"))
+    assert (await asyncio.to_thread(ended, cluster, "imagepulljobs", "kept"))["succeeded"] == 3
+
+
+@pytest.mark.criu
+async def test_a_checkpoint_by_object(cluster: Cluster) -> None:
+    member = cluster.members[2]
+    async with BareCri(member.node) as bare:
+        pod = await bare.run_pod("worker-0", namespace="shop")
+        await bare.run(pod, "app", linux=own_pids())
+        wish = {
+            "apiVersion": "agents.kruise.io/v1alpha1",
+            "kind": "Checkpoint",
+            "metadata": {"name": "saved", "namespace": "shop"},
+            "spec": {"podName": "worker-0"},
+        }
+        await asyncio.to_thread(cluster.coordinator.apply, wish)
+        status = await asyncio.to_thread(_over, cluster, "checkpoints", "saved")
+        assert (status["phase"], status["nodeName"]) == ("Succeeded", "node3"), status
+        listed = await asyncio.to_thread(member.stokerd.cli, "checkpoint", "ls", "--json")
+        assert status["checkpointId"] in listed.stdout
+        await asyncio.to_thread(member.stokerd.cli, "checkpoint", "rm", status["checkpointId"])
+
+
+def _over(cluster: Cluster, kind: str, name: str) -> dict[str, Any]:
+    status: dict[str, Any] = {}
+
+    def over() -> bool:
+        status.clear()
+        status.update(cluster.coordinator.get(kind, name, "shop").get("status") or {})
+        return bool(status.get("completionTime"))
+
+    until(f"{kind} {name} is over", over, timeout=60)
+    return status
+
+
+def test_a_node_cut_off_is_missed_and_taken_back(cluster: Cluster, publish: Publish) -> None:
+    image = publish(sized("cut off")).reference
+    cut = cluster.members[0]
+    cut.stokerd.kill()
+    until("the node is missed", lambda: not cluster.is_ready("node1"), timeout=60)
+    cluster.coordinator.apply(pull_job("lasting", image, parallelism=3, completionPolicy={"type": "Never"}))
+    until("the others have it", lambda: _succeeded(cluster, "lasting") == 2, timeout=60)
+    cut.stokerd.start()
+    until("the node that is back has it, too", lambda: _succeeded(cluster, "lasting") == 3, timeout=60)
+    assert has(cut.node, image)
+    cluster.coordinator.cli("delete", "imagepulljobs", "lasting")
+
+
+def _succeeded(cluster: Cluster, name: str) -> int:
+    return int((cluster.coordinator.get("imagepulljobs", name).get("status") or {}).get("succeeded", 0))
+
+
+def test_a_coordinator_killed_again_and_again_loses_nothing(cluster: Cluster, publish: Publish) -> None:
+    images = [publish(sized(f"killed {number}", 4 << 20)).reference for number in range(4)]
+    accepted: list[str] = []
+    for number, image in enumerate(images):
+        name = f"killed{number}"
+        cluster.coordinator.apply(pull_job(name, image, parallelism=1 + number % 3))
+        accepted.append(name)
+        until(f"{name} is begun", _begun(cluster, name), timeout=60)
+        cluster.coordinator.kill()
+        cluster.coordinator.start()
+    for name, image in zip(accepted, images, strict=True):
+        status = ended(cluster, "imagepulljobs", name)
+        assert (status["desired"], status["succeeded"]) == (3, 3), name
+        assert all(has(member.node, image) for member in cluster.members)
+    wanted = json.loads(cluster.coordinator.cli("get", "nodeimages", "-o", "json").stdout)
+    items = wanted["items"] if isinstance(wanted, dict) else wanted
+    until("nothing more is wanted", lambda: _nothing_wanted(cluster), timeout=20)
+    assert len(items) == 3
+
+
+def _begun(cluster: Cluster, name: str) -> Callable[[], bool]:
+    return lambda: bool((cluster.coordinator.get("imagepulljobs", name).get("status") or {}).get("startTime"))
+
+
+def _nothing_wanted(cluster: Cluster) -> bool:
+    found = json.loads(cluster.coordinator.cli("get", "nodeimages", "-o", "json").stdout)
+    items = found["items"] if isinstance(found, dict) else found
+    return all(not (each.get("spec") or {}).get("images") for each in items)
+
+
+def test_a_node_that_was_shut_out_comes_back_with_a_token_for_its_name_alone(cluster: Cluster) -> None:
+    member = cluster.members[2]
+    done = cluster.coordinator.cli("nodes", "exclude", member.name)
+    assert done.returncode == 0, done.stderr
+    until("the node is gone", lambda: not cluster.is_ready(member.name), timeout=60)
+    until("it has tried to come back", lambda: "lets this node not join" in member.stokerd.log(), timeout=60)
+    assert not cluster.is_ready(member.name)
+    token = cluster.coordinator.cli("nodes", "token", "--node", member.name).stdout
+    (member.stokerd.directory / "join-token").write_text(token, encoding="ascii")
+    until("it is back", lambda: cluster.is_ready(member.name), timeout=60)
