@@ -18,10 +18,12 @@ from stokerd.registry.hosts import load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.registry.push_types import Policy
 from tests.conformance.subject import eventually
-from tests.integration.checkpoint_scene import COUNT, Scene, counted, of_clone, scene
+from tests.integration.checkpoint_scene import COUNT, Scene, apart, counted, of_clone, scene
+from tests.integration.conftest import MakeStokerd
 from tests.rig.faultproxy import FaultProxy
 from tests.rig.faults import Reset, Status
 from tests.rig.node import Node
+from tests.rig.pods import BareCri
 
 pytestmark = pytest.mark.criu
 
@@ -143,3 +145,43 @@ async def _child(here: Scene, *words: str) -> asyncio.subprocess.Process:
 async def _kill(child: asyncio.subprocess.Process) -> None:
     child.kill()
     await child.wait()
+
+
+async def test_by_the_command_line(
+    make_stokerd: MakeStokerd, clean_node: Node, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """From a container to a file, a registry and an image in it, and back; what fails says why."""
+    node = clean_node
+    stokerd = make_stokerd(node, checkpoints={"directory": str(node.artifacts_dir / "cli-archives")})
+
+    async def cli(*words: str, code: int = 0) -> str:
+        done = await asyncio.to_thread(stokerd.cli, *words)
+        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}\n{stokerd.log()[-2000:]}"
+        return done.stdout + done.stderr
+
+    async with BareCri(node) as bare:
+        pod = await bare.run_pod("archived")
+        await bare.run(pod, "app", command=["sh", "-c", COUNT], linux=apart())
+        name, file = f"{pod.config.metadata.namespace}/{pod.name}/app", tmp_path / "golden.tar.zst"
+        await cli("checkpoint", "create", name, "--name", "golden")
+        assert "golden.tar.zst" in await cli("checkpoint", "export", "golden", "-o", str(file))
+        assert "'again'" in await cli("checkpoint", "import", str(file), "--like", name, "--name", "again")
+        reference = f"{proxy.address}/cli/golden:v1"
+        assert "sent" in await cli("checkpoint", "push", "golden", reference)
+        assert "there already" in await cli("checkpoint", "push", "golden", reference)
+        assert "'pulled'" in await cli("checkpoint", "pull", reference, "--trust", "--name", "pulled")
+        for checkpoint in ("again", "pulled"):
+            assert "all is as it was written" in await cli("checkpoint", "verify", checkpoint)
+            await cli("clone", checkpoint)
+        await cli("clone", "rm", "--all")
+        file.write_bytes(file.read_bytes()[:-100])
+        assert "stoker:" in await cli("checkpoint", "import", str(file), "--trust", code=6)
+        image = f"{proxy.address}/cli/app:v1"
+        assert "sent" in await cli("commit", name, image, "--squash", "--compression", "zstd", "--push")
+        proxy.rule(Status(403), path="/cli/denied/", method="POST")
+        denied = await cli("image", "push", image, "--to", f"{proxy.address}/cli/denied:v1", code=6)
+        assert "ask for permission to push" in denied
+        assert {"again", "pulled"} < set((await cli("checkpoint", "ls")).split())
+        for checkpoint in ("golden", "again", "pulled"):
+            await cli("checkpoint", "rm", checkpoint)
+        await bare.remove_pod(pod)

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from stokerd.checkpoints.errors import ArchiveRefused
-from stokerd.checkpoints.manifest import IDENTITY, Manifest
+from stokerd.checkpoints.manifest import IDENTITY, Manifest, Source
 from stokerd.checkpoints.tarring import CHARACTER, DIRECTORY, FIFO, FILE, LINK, SYMLINK, Member
 
 FORMAT = 1
@@ -32,10 +32,13 @@ _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _WHITEOUT, _OPAQUE, _MARK = b".wh.", b".wh..wh..opq", b".wh..wh."
 _LONGEST_PATH, _LONGEST_NAME, _DEEPEST = 4096, 255, 512
-_MOST_ENTRIES = 20_000_000
+_MOST_ENTRIES = 2_000_000
+_MOST_NAMES = 256 << 20
+"""Bytes of all paths together: they are remembered until the end."""
 _MOST_PARTS = 100_000
 _SMALL = 16 << 20
 _LONGEST_TEXT = 512
+_LONGEST_FEATURES = 16 << 10
 _MOST_LABELS = 64
 _LONGEST_ATTRIBUTE = 64 << 10
 _NO_ID = 2**32 - 1
@@ -74,6 +77,11 @@ class Limits(msgspec.Struct, frozen=True):
 
     bytes: int
     entries: int = _MOST_ENTRIES
+
+
+def come_from_elsewhere(source: Source) -> Source:
+    """Return what is known of the container, but for its place: here another one may have these ids."""
+    return msgspec.structs.replace(source, container_id="", pod_id="")
 
 
 def read_contents(body: bytes, limits: Limits) -> Contents:
@@ -115,8 +123,11 @@ def _check_piece(name: str, piece: Piece) -> None:
 
 def _check_manifest(manifest: Manifest) -> None:
     source, root = manifest.source, manifest.root
-    texts = [*map(str, msgspec.structs.astuple(source)), *map(str, msgspec.structs.astuple(manifest.node)[:2])]
-    if any(len(each) > _LONGEST_TEXT or not each.isprintable() for each in texts):
+    node = manifest.node
+    texts = [*map(str, msgspec.structs.astuple(source)), node.kernel, node.architecture]
+    texts += [node.criu, node.runc, node.containerd, manifest.tcp]
+    long = any(len(each) > _LONGEST_TEXT for each in texts) or len(node.cpu_features) > _LONGEST_FEATURES
+    if long or not all(each.isprintable() for each in (*texts, node.cpu_features)):
         raise ArchiveRefused("a name in its manifest is too long, or has characters that no name has", CONTENTS)
     if not _DIGEST.fullmatch(source.image_digest) or not _DIGEST.fullmatch(root.parent):
         raise ArchiveRefused("it does not say by digest which image it stands on", CONTENTS)
@@ -164,7 +175,7 @@ class TreePlan:
         """Without *layers*, there is nothing beneath that could be hidden."""
         self._limits, self._layers = limits, layers
         self._kinds: dict[bytes, bytes] = {b"": DIRECTORY}
-        self.taken = self.entries = 0
+        self.taken = self.entries = self._names = 0
 
     def place(self, member: Member) -> Placed:
         """Return what is to be made of *member*; ArchiveRefused when it may not be."""
@@ -174,6 +185,9 @@ class TreePlan:
         if member.type not in _TYPES:
             raise self._no(member, "a device that no container needs to bring along")
         path = self._path(member)
+        self._names += len(path)
+        if self._names > _MOST_NAMES:
+            raise self._no(member, "the names of the archive are too long together")
         head, _, name = path.rpartition(b"/")
         if self._kinds.get(head) != DIRECTORY:
             raise self._no(member, "its directory is not in the archive before it, or is none")

@@ -29,7 +29,7 @@ SHM_TYPE = "application/vnd.stoker.checkpoint.shm.v1.tar+zstd"
 
 _CRIU = "org.criu.checkpoint."
 _MOST_LAYERS = 10_000
-_CONTENTS_LIMIT = 64 << 20
+_CONTENTS_LIMIT = 16 << 20
 
 
 class Artifact(msgspec.Struct, frozen=True):

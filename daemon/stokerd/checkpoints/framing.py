@@ -55,7 +55,7 @@ class Framer:
         source = manifest.source
         golden = await self._golden(like, manifest) if like else await self._any()
         return ContainerRecord(
-            id=source.container_id or manifest.id,
+            id=manifest.id,
             image=golden.image if like and golden is not None else source.image,
             runtime=golden.runtime if golden is not None else _RUNC,
             spec=AnyValue(golden.spec.type if golden is not None else _SPEC, msgspec.json.encode(frame.spec)),

@@ -40,7 +40,7 @@ from stokerd.errors import InvalidInput, NotFound, RuntimeFailure, RuntimeNotFou
 from stokerd.runtime.protocol import NativeRuntime
 
 _log = structlog.get_logger("checkpoints")
-_CONTENTS_LIMIT = 64 << 20
+_CONTENTS_LIMIT = 16 << 20
 _SHARE = 0.9
 """Of the free space, what an import may take."""
 
@@ -108,7 +108,8 @@ class Importer:
         """Return how much may come: what was said, and no more than the disk takes."""
         free, inodes = self._shelf.free()
         bytes_ = int(free * _SHARE)
-        return Limits(min(limit, bytes_) if limit else bytes_, max(1, int(inodes * _SHARE)))
+        most = Limits(min(limit, bytes_) if limit else bytes_)
+        return replace(most, entries=min(most.entries, max(1, int(inodes * _SHARE))))
 
     async def land(self, contents: Contents, wish: ImportWish, fill: Fill) -> Manifest:
         """Make a checkpoint of what *fill* brings; whatever fails, nothing is left."""
@@ -166,6 +167,7 @@ class Importer:
                 id=identity,
                 name=wish.name or plans.name_of(contents.manifest, identity),
                 created_at=now,
+                source=plans.come_from_elsewhere(contents.manifest.source),
                 root=root,
                 parts=self._shelf.parts(identity),
                 shm_digest=tree_digest(str(shm), stop.is_set) if plans.SHM in contents.pieces else "",

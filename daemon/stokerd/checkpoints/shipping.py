@@ -54,7 +54,7 @@ _log = structlog.get_logger("checkpoints")
 _LEVEL = 3
 _FRAMES = 256
 """Frames of 4 MiB in one blob: registries have limits, and several go side by side."""
-_CONTENTS_LIMIT = 64 << 20
+_CONTENTS_LIMIT = 16 << 20
 
 
 class Warmer(Protocol):

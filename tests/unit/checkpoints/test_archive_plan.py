@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stokerd.checkpoints import archive_plan
 from stokerd.checkpoints.archive_plan import Limits, TreePlan
 from stokerd.checkpoints.errors import ArchiveRefused
 from stokerd.checkpoints.tarring import (
@@ -216,6 +217,15 @@ def test_too_many() -> None:
         plan.place(Member(name, FILE))
     with pytest.raises(ArchiveRefused, match="more than 3 entries"):
         plan.place(Member(b"d", FILE))
+
+
+def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_plan, "_MOST_NAMES", 500)
+    plan = TreePlan(WIDE)
+    plan.place(Member(b"a" * 250, FILE))
+    plan.place(Member(b"b" * 250, FILE))
+    with pytest.raises(ArchiveRefused, match="too long together"):
+        plan.place(Member(b"c", FILE))
 
 
 def test_what_a_root_is_made_of_is_taken() -> None:
