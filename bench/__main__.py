@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from bench import checkpoints, hypernodes, images, recreate, store, topology
+from bench import checkpoints, coordinator, hypernodes, images, recreate, store, topology
 from bench.figures import RESULTS, Figure, save, table
 from tests.rig import cleanup, paths
 from tests.rig.lock import RunLock
@@ -22,6 +22,7 @@ PARTS: Mapping[str, Part] = {
     "checkpoints": checkpoints.run,
     "store": store.run,
     "hypernodes": hypernodes.run,
+    "coordinator": coordinator.run,
 }
 
 

@@ -19,6 +19,7 @@ from bench.figures import Figure
 from stoker.objects.kinds import KINDS
 from stoker.server_client import Server, ServerClient
 from tests.rig.toml import dump
+from tests.rig.waiting import until
 
 Say = Callable[[str], None]
 SIZES = {"1k": 1_000, "3k": 3_000, "10k": 10_000}
@@ -91,9 +92,7 @@ async def _coordinator(directory: Path) -> AsyncIterator[asyncio.subprocess.Proc
             stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(30):
-                while not await asyncio.to_thread(_listens, directory):
-                    await asyncio.sleep(0.05)
+            await asyncio.to_thread(until, "the coordinator listens", lambda: _listens(directory), timeout=30)
             await asyncio.sleep(1.0)
             yield process
         finally:

@@ -27,13 +27,13 @@ from stoker import link_documents as documents
 from stoker.objects import link
 from stoker.objects.images import ItemStatus, JobCounts, JobStatus, Progress, WarmRequest
 from stoker.objects.link import (
-    Ack,
     Delta,
     Desired,
     Full,
     Heartbeat,
     Hello,
     Known,
+    Probe,
     Result,
     Results,
     Resync,
@@ -185,7 +185,9 @@ class SimulatedNode:
                     self._take(desired, group)
                 case Resync():
                     await self._full()
-                case Ack():
+                case Probe(nonce):
+                    await self._say(Heartbeat(nonce=nonce))
+                case _:
                     pass
 
     async def _greeted(self, known: list[Known]) -> None:
