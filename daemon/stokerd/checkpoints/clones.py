@@ -220,7 +220,7 @@ class Clones:
         result, info = known.result, self._runtime.info
         if known.pod:
             result = await self._pod_address(manifest, known.pod)
-        elif not await asyncio.to_thread(networks.is_there, info, known.netns or known.id):
+        elif known.network and not await asyncio.to_thread(networks.is_there, info, known.netns or known.id):
             raise _gone(manifest, f"the network namespace of {known.id} is not there any more")
         return replace(
             known, checkpoint=manifest.id, state="restoring", result=result, pid=0, memory="eager", helper=0, why=""

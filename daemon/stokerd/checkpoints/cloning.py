@@ -77,6 +77,12 @@ def _of_pod(namespace: Mapping[str, Any], sandbox: int) -> dict[str, Any]:
     return {**namespace, "path": f"/proc/{sandbox}/ns/{match.group(1)}"} if match else dict(namespace)
 
 
+def has_own_network(spec: Mapping[str, Any]) -> bool:
+    """Say whether the container is in another network namespace than the node."""
+    namespaces = (spec.get("linux") or {}).get("namespaces") or []
+    return any(each.get("type") == "network" for each in namespaces)
+
+
 def cgroup_path(golden: str, clone: str) -> str:
     """Return a cgroup beside the golden container's, so that the same parent accounts for it.
 

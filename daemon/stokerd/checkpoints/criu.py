@@ -17,6 +17,9 @@ NODE_CONFIG = "/etc/criu/runc.conf"
 Step = Literal["dump", "restore"]
 TcpMode = Literal["refuse", "close", "established"]
 
+GHOST_LIMIT = 256 << 20
+"""Deleted files that are still open are kept up to this size each; CRIU's own limit of 1 MiB refuses many programs."""
+
 _NUMBER = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 LEAST = (3, 16, 0)
 """runc takes none older."""

@@ -1,7 +1,8 @@
 """CRIU's configuration of the node, where nobody else has written one. Blocking; runs in a thread.
 
 containerd has no field for CRIU's network lock, which runs iptables twice for each dump: longer than all the rest of a
-small one. What containers are made by others read no configuration of ours, so it is the node's file that says it.
+small one; nor for the size up to which deleted files that are open are kept. What containers are made by others read no
+configuration of ours, so it is the node's file that says it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from stokerd.checkpoints.criu import NODE_CONFIG, Tuning, config, parse_version
+from stokerd.checkpoints.criu import GHOST_LIMIT, NODE_CONFIG, Tuning, config, parse_version
 
 MARKER = "# written by stokerd, which keeps it up to date; remove this line to keep your own\n"
 
@@ -26,7 +27,7 @@ def ensure_node_config(prefix: str, criu: str) -> State:
         now = None
     if now is not None and not now.startswith(MARKER):
         return "foreign"
-    wanted = config(parse_version(criu), "dump", Tuning(skip_network_lock=True))
+    wanted = config(parse_version(criu), "dump", Tuning(skip_network_lock=True, ghost_limit=GHOST_LIMIT))
     if not wanted:
         path.unlink(missing_ok=True)
         return "none"

@@ -65,10 +65,12 @@ _SAYINGS = (
     _Saying(
         r"Can't dump ghost file .*increase limit",
         "a deleted file that is still open is larger than the limit",
-        "raise the limit (ghost_limit)",
+        "raise ghost-limit in CRIU's configuration of the node (/etc/criu/runc.conf)",
     ),
     _Saying(
-        r"Can't create link remap", "a deleted file that is open still has another name", "allow it (link_remap: true)"
+        r"Can't create link remap",
+        "a deleted file that is open still has another name",
+        "remove its other names, or close it",
     ),
     _Saying(
         r"A session leader of .* is outside of its pid namespace|Can't find a session leader",

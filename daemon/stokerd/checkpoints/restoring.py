@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,11 +24,12 @@ from stokerd.checkpoints.cloning import (
     POD_LABEL,
     Places,
     clone_spec,
+    has_own_network,
     restored_spec,
 )
 from stokerd.checkpoints.cni import NetworkList
 from stokerd.checkpoints.copying import copy_tree
-from stokerd.checkpoints.criu import Step, Tuning, config, parse_version
+from stokerd.checkpoints.criu import GHOST_LIMIT, Step, Tuning, config, parse_version
 from stokerd.checkpoints.ending import in_thread, settled, to_the_end
 from stokerd.checkpoints.errors import (
     CheckpointDamaged,
@@ -54,7 +57,8 @@ _START_TIMEOUT = 300.0
 _HOOK_TIMEOUT = 60.0
 _OUTPUT = Stdio(stdout="file:///dev/null", stderr="file:///dev/null")
 """What a clone prints goes nowhere, but by pipes: a /dev/null of the node's could not be dumped with the clone."""
-_SHM_SIZE = "64m"
+_SHM_SIZE = 64 << 20
+"""What CRI gives a pod. Where more was in use there was more, and the clone gets twice of that."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -88,7 +92,7 @@ class Restorer:
     async def build(self, clone: Clone, plan: Plan) -> Clone:
         """Make all of it and start it; returns when it runs."""
         plan.tell("surrounding")
-        clone = await self._described(clone)
+        clone = await self._described(clone, plan)
         places = await asyncio.to_thread(self._lay_out, clone, plan)
         record = self._record(clone, plan, await self._spec(clone, plan, places))
         clone = await self._surround(clone, plan, record)
@@ -132,15 +136,16 @@ class Restorer:
             "established" if kept else "close",
             skip_network_lock=not kept,
             lazy_pages=plan.lazy,
+            ghost_limit=GHOST_LIMIT,
             external_unix_sockets=plan.manifest.external_unix_sockets,
         )
         text = config(parse_version(self._runtime.info.criu_version), step, tuning)
         self._shelf.clone_path(clone.id, "criu.conf").write_text(text, encoding="utf-8")
 
-    async def _described(self, clone: Clone) -> Clone:
+    async def _described(self, clone: Clone, plan: Plan) -> Clone:
         """Write down what is about to be made, its network above all: one made ahead, or a new one. None is needed in a
-        pod, nor where there is one from before it was stopped."""
-        if not clone.pod and clone.result is None:
+        pod, nor where there is one from before it was stopped, nor where the node's is used."""
+        if has_own_network(plan.spec) and not clone.pod and clone.result is None:
             network = await networks.configuration(self._runtime.info)
             ahead = await self._reserve.take(network)
             if ahead is not None:
@@ -246,9 +251,10 @@ class Restorer:
         place = self._shelf.clone_path(clone.id, shelves.SHM)
         await asyncio.to_thread(place.mkdir, 0o1777)
         target = self._shelf.clone_node_path(clone.id, shelves.SHM)
-        options = f"nosuid,nodev,noexec,mode=1777,size={_SHM_SIZE}"
-        await must(self._runtime.info, "mount", "-t", "tmpfs", "-o", options, "shm", target)
         source = self._shelf.path(manifest.id, shelves.SHM)
+        size = max(_SHM_SIZE, 2 * await asyncio.to_thread(used, source))
+        options = f"nosuid,nodev,noexec,mode=1777,size={size}"
+        await must(self._runtime.info, "mount", "-t", "tmpfs", "-o", options, "shm", target)
         stop = threading.Event()
         await in_thread(stop, lambda: copy_tree(str(source), str(place), stop.is_set))
 
@@ -315,3 +321,12 @@ class Restorer:
 
     def _work(self, clone: str) -> str:
         return self._shelf.clone_node_path(clone, shelves.WORK)
+
+
+def used(directory: Path) -> int:
+    """Return the bytes that the files of a tree take. Blocking."""
+    return sum(
+        os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118 - names of others, by the thousand
+        for place, _, names in os.walk(directory)
+        for name in names
+    )

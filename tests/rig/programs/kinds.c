@@ -66,6 +66,21 @@ static void deleted(int file, unsigned long number)
         bad("the length of the deleted file");
 }
 
+/* A larger one, of more than a MiB, that nobody writes to any more. */
+static void large(int file, unsigned long number)
+{
+    unsigned char page[4096];
+    off_t at = (number * 37 % 700) * sizeof page;
+    if (number == 1)
+        for (int each = 0; each < 700; each++) {
+            memset(page, each % 251 + 1, sizeof page);
+            if (write(file, page, sizeof page) != sizeof page)
+                bad("write to the large deleted file");
+        }
+    if (pread(file, page, sizeof page, at) != sizeof page || page[100] != at / 4096 % 251 + 1)
+        bad("the large deleted file");
+}
+
 static int watched(int poll, int file, int kind)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = kind};
@@ -86,6 +101,8 @@ int main(void)
     mkfifo("/fifo", 0600);
     int file = open("/deleted", O_RDWR | O_CREAT, 0600);
     unlink("/deleted");
+    int larger = open("/larger", O_RDWR | O_CREAT, 0600);
+    unlink("/larger");
     int owned = open("/locked", O_RDWR | O_CREAT, 0600), shared = open("/locked", O_RDWR);
     if (fcntl(owned, F_SETLK, &lock) || flock(shared, LOCK_EX))
         bad("locks");
@@ -122,6 +139,7 @@ int main(void)
         if (seen[TIMER] && seen[SIGNAL] && seen[EVENT] && seen[FIFO]) {
             memset(seen, 0, sizeof seen);
             deleted(file, ++number);
+            large(larger, number);
             told(number);
         }
     }

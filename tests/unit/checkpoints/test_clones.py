@@ -14,6 +14,7 @@ from stokerd.checkpoints import nodes as node_module
 from stokerd.checkpoints.cloning import CLONE_LABEL
 from stokerd.checkpoints.cni import NetworkError, NetworkList
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
+from stokerd.checkpoints.model import Wish
 from stokerd.checkpoints.nodes import Ended
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.checkpoints.shelf import Shelf
@@ -33,6 +34,7 @@ class Programs:
         self.attached: dict[str, int] = {}
         self.namespaces: set[str] = set()
         self.failing: set[str] = set()
+        self.ran: list[tuple[str, ...]] = []
         self.number = 1
 
     async def run(
@@ -45,6 +47,7 @@ class Programs:
         timeout: float = 30.0,
     ) -> Ended:
         await asyncio.sleep(0)
+        self.ran.append(tuple(argv))
         about = environment or {}
         command = about.get("CNI_COMMAND", argv[0])
         if command in self.failing:
@@ -119,7 +122,7 @@ async def test_make_list_remove(bench: Bench, programs: Programs) -> None:
     assert spec["hostname"] == "other"
     assert {"type": "network", "path": f"/run/stoker/netns/{second.id}"} in spec["linux"]["namespaces"]
     file = Path(spec["annotations"]["org.criu.config"])
-    assert await asyncio.to_thread(file.read_text) == "network-lock skip\ntcp-close\n"
+    assert await asyncio.to_thread(file.read_text) == "network-lock skip\ntcp-close\nghost-limit 268435456\n"
     assert bench.runtime.native.restored == {first.id: 1, second.id: 1}
     assert "io.cri-containerd.kind" not in record.labels
     bench.runtime.collect()
@@ -185,6 +188,36 @@ async def test_an_address_that_cannot_be_given_back_is_remembered(bench: Bench, 
         await bench.room.remove_clone(clone.id)
     assert clone.id in left(bench, programs)
     programs.failing = set()
+    await bench.room.remove_clone(clone.id)
+    assert left(bench, programs) == []
+
+
+async def test_shared_memory_is_as_large_as_it_has_to_be(
+    bench: Bench, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stokerd.checkpoints.restoring._SHM_SIZE", 1 << 20)
+    shm = tmp_path / "shm"
+    shm.mkdir()
+    container = bench.container()
+    mounts = [{"destination": "/dev/shm", "type": "bind", "source": str(shm)}]
+    bench.runtime.node.containers[container].spec["mounts"] = mounts
+    sizes = []
+    for size in (4096, 3 << 20):
+        (shm / "segment").write_bytes(b"x" * size)
+        await bench.room.clone((await bench.room.create(container)).id)
+        options = next(argv for argv in reversed(programs.ran) if argv[:3] == ("mount", "-t", "tmpfs"))[4]
+        sizes.append(int(options.rpartition("size=")[2]))
+    assert sizes == [1 << 20, 6 << 20]
+
+
+async def test_on_the_nodes_network(bench: Bench, programs: Programs) -> None:
+    container = bench.container()
+    linux = bench.runtime.node.containers[container].spec["linux"]
+    linux["namespaces"] = [each for each in linux["namespaces"] if each["type"] != "network"]
+    clone = await bench.room.clone((await bench.room.create(container)).id)
+    assert (clone.addresses, programs.attached) == ((), {})
+    stopped = await bench.room.create(clone.id, Wish(leave_running=False))
+    assert (await bench.room.restore(stopped.id)).id == clone.id
     await bench.room.remove_clone(clone.id)
     assert left(bench, programs) == []
 

@@ -11,14 +11,13 @@ from stokerd.checkpoints.nodeconf import MARKER, ensure_node_config
 def test_ours_follows_the_version(tmp_path: Path) -> None:
     file = tmp_path / "etc/criu/runc.conf"
     assert ensure_node_config(str(tmp_path), "4.2.1") == "ours"
-    assert file.read_text() == f"{MARKER}network-lock skip\n"
+    assert file.read_text() == f"{MARKER}network-lock skip\nghost-limit 268435456\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     before = file.stat().st_mtime_ns
     assert ensure_node_config(str(tmp_path), "4.2.1") == "ours"
     assert file.stat().st_mtime_ns == before
-    assert ensure_node_config(str(tmp_path), "4.1.1") == "none"  # which would crash on it
-    assert not file.exists()
-    assert ensure_node_config(str(tmp_path), "4.1.1") == "none"
+    assert ensure_node_config(str(tmp_path), "4.1.1") == "ours"
+    assert file.read_text() == f"{MARKER}ghost-limit 268435456\n"  # it would crash on the other
 
 
 def test_another_ones_is_left_alone(tmp_path: Path) -> None:
