@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,10 +199,8 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster: Cluster, pu
         status = ended(cluster, "imagepulljobs", name)
         assert (status["desired"], status["succeeded"]) == (3, 3), name
         assert all(has(member.node, image) for member in cluster.members)
-    wanted = json.loads(cluster.coordinator.cli("get", "nodeimages", "-o", "json").stdout)
-    items = wanted["items"] if isinstance(wanted, dict) else wanted
     until("nothing more is wanted", lambda: _nothing_wanted(cluster), timeout=20)
-    assert len(items) == 3
+    assert len(cluster.coordinator.all("nodeimages")) == 3
 
 
 def _begun(cluster: Cluster, name: str) -> Callable[[], bool]:
@@ -211,9 +208,7 @@ def _begun(cluster: Cluster, name: str) -> Callable[[], bool]:
 
 
 def _nothing_wanted(cluster: Cluster) -> bool:
-    found = json.loads(cluster.coordinator.cli("get", "nodeimages", "-o", "json").stdout)
-    items = found["items"] if isinstance(found, dict) else found
-    return all(not (each.get("spec") or {}).get("images") for each in items)
+    return all(not (each.get("spec") or {}).get("images") for each in cluster.coordinator.all("nodeimages"))
 
 
 def test_a_node_that_was_shut_out_comes_back_with_a_token_for_its_name_alone(cluster: Cluster) -> None:

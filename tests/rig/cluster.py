@@ -74,8 +74,11 @@ class Cluster:
 
     def is_ready(self, name: str) -> bool:
         """Say whether the coordinator counts the node as ready."""
-        done = self.coordinator.cli("get", "nodes", name, "-o", "json")
-        return done.returncode == 0 and '"Ready","status":"True"' in "".join(done.stdout.split())
+        for node in self.coordinator.all("nodes"):
+            if node["metadata"]["name"] == name:
+                conditions = (node.get("status") or {}).get("conditions", [])
+                return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return False
 
     def stop(self) -> None:
         """End everything that was started; a second time does nothing."""
