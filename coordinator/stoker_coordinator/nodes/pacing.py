@@ -15,7 +15,7 @@ class Pace:
     __slots__ = ("_paid_until",)
 
     def __init__(self) -> None:
-        self._paid_until = 0.0
+        self._paid_until = float("-inf")
 
     def take(self, now: float, size: int, *, messages: float, size_rate: float) -> float:
         """Count one message of *size* bytes; return for how many seconds nothing should be read."""

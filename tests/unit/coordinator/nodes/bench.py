@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from stoker import link_documents as documents
 from stoker.objects import link
+from stoker.objects.cluster_nodes import Node
 from stoker.objects.link import Document, Full, Hello, JoinAnswer, JoinRequest, Result, Welcome, Wish
 from stoker_coordinator.nodes.ports import Content, Presence, Share
 from stoker_coordinator.nodes.service import Nodes
@@ -171,3 +172,13 @@ async def join(address: str, authority: bytes, token: str, node: str, csr: bytes
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(link.JOIN)
         answer = await ask(request, timeout=PATIENCE)
     return msgspec.msgpack.decode(answer, type=JoinAnswer)
+
+
+async def object_of(bench: Bench, name: str, wanted: Callable[[Node], Any] = lambda _: True) -> Node:
+    """Return the node's object once *wanted* holds of it."""
+    async with asyncio.timeout(20):
+        while True:
+            node = await bench.store.find(Node, name)
+            if node is not None and wanted(node):
+                return node
+            await asyncio.sleep(0.02)

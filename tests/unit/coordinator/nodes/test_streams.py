@@ -33,23 +33,13 @@ from stoker.objects.link import (
     Wish,
 )
 from stoker.objects.topology import TopologyReport
-from tests.unit.coordinator.nodes.bench import Bench, Ear, FakeNode, serving
+from tests.unit.coordinator.nodes.bench import Ear, FakeNode, object_of, serving
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 
 
 def images(*names: str) -> ImageInventory:
     return ImageInventory(images=[ImageStatus(id=name, size=len(name)) for name in names])
-
-
-async def object_of(bench: Bench, name: str, wanted: Any) -> Node:
-    """Return the node's object once *wanted* holds of it."""
-    async with asyncio.timeout(20):
-        while True:
-            node = await bench.store.find(Node, name)
-            if node is not None and wanted(node):
-                return node
-            await asyncio.sleep(0.02)
 
 
 def condition(node: Node, kind: str) -> tuple[str, str]:
