@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -17,21 +15,20 @@ from stokerd.checkpoints.clones import Clones
 from stokerd.checkpoints.committing import Committed, Committer, CommitWish
 from stokerd.checkpoints.converging import AtWork, Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
-from stokerd.checkpoints.digests import tree_digest
-from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.ending import to_the_end
 from stokerd.checkpoints.errors import CheckpointDamaged
 from stokerd.checkpoints.exporting import Exporter
 from stokerd.checkpoints.freezing import Dumpers, thaw
 from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.importing import Importer, ImportWish
 from stokerd.checkpoints.manifest import Group, Manifest
-from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, snapshot_labels, untold
+from stokerd.checkpoints.model import Pause, Tell, Wish, root_name, untold
 from stokerd.checkpoints.nodeconf import ensure_node_config
-from stokerd.checkpoints.overlay import root_of
-from stokerd.checkpoints.shelf import SHM, Shelf
+from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey, dumpers, survey
 from stokerd.checkpoints.taking import Taker, remove, remove_group, utc_now
 from stokerd.checkpoints.undoing import snapshot_of
+from stokerd.checkpoints.verifying import Verifier
 from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
@@ -220,16 +217,7 @@ class Checkpoints:
         """Compare all that is there with the manifest; CheckpointDamaged names every difference."""
         _, shelf = await self._parts()
         manifest = await self.inspect(checkpoint)
-        problems = list(await asyncio.to_thread(shelf.verify, manifest))
-        if manifest.shm_digest:
-            problems += await self._compare(str(shelf.path(manifest.id, SHM)), manifest.shm_digest, "/dev/shm")  # noqa: S108
-        problems += await self._verify_root(manifest)
-        if problems:
-            raise CheckpointDamaged(
-                f"checkpoint {manifest.id} is damaged: {'; '.join(problems[:5])}",
-                problems=tuple(problems),
-                hint="make it anew; what a restore of it would bring back is not what was there",
-            )
+        await Verifier(self._runtime, shelf, self._owner, self._clock, self._views).verify(manifest)
         return manifest
 
     async def remove(self, checkpoint: str) -> None:
@@ -307,6 +295,7 @@ class Checkpoints:
         env: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
         hook: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
         tell: Tell = untold,
     ) -> Clone:
         """Bring the container of a checkpoint back once more, with a network of its own; returns when it runs.
@@ -315,7 +304,7 @@ class Checkpoints:
         it afterwards.
         """
         manifest = await self.inspect(checkpoint)
-        wish = CloneWish(hostname, mode, dict(env or {}), dict(files or {}), tuple(hook))
+        wish = CloneWish(hostname, mode, dict(env or {}), dict(files or {}), tuple(hook), dict(labels or {}))
         return await (await self._cloner()).make(manifest, wish, tell)
 
     async def restore(self, checkpoint: str, *, mode: Mode = "auto", tell: Tell = untold) -> Clone:
@@ -400,30 +389,3 @@ class Checkpoints:
             self._users[container_id] -= 1
             if not self._users[container_id]:
                 del self._users[container_id], self._locks[container_id]
-
-    async def _verify_root(self, manifest: Manifest) -> tuple[str, ...]:
-        """Look at the snapshot's own files through a view, which is removed again."""
-        name = f"{root_name(manifest.id)}-view-{secrets.token_hex(4)}"
-        labels = snapshot_labels(manifest.id, self._owner, self._clock())
-        self._views.add(name)
-        try:
-            root = root_of(await self._runtime.snapshots.view(name, manifest.root.snapshot, labels=labels))
-            if root is None or not root.lowers:
-                return (f"snapshot {manifest.root.snapshot} is not on containerd's overlayfs",)
-            place = f"{self._runtime.info.host_root}{root.lowers[0]}"
-            return await self._compare(place, manifest.root.digest, "the root filesystem")
-        except RuntimeUnavailable:
-            raise
-        except RuntimeFailure as error:
-            return (f"snapshot {manifest.root.snapshot}: {error.message}",)
-        finally:
-            self._views.discard(name)
-            await to_the_end(self._runtime.snapshots.remove(name), f"remove {name}")
-
-    async def _compare(self, directory: str, digest: str, what: str) -> tuple[str, ...]:
-        stop = threading.Event()
-        try:
-            found = await in_thread(stop, lambda: tree_digest(directory, stop.is_set))
-        except OSError as error:
-            return (f"{what} cannot be read: {error.strerror}",)
-        return () if found == digest else (f"{what} has other content than was written",)
