@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from bench import ticking
+from bench import pushing, ticking
 from bench.checkpoint_peers import Peers, Running, peers
 from bench.figures import Figure, ratio
 from bench.ticking import now
@@ -41,6 +41,7 @@ async def run(workdir: Path, runs: int, say: Say) -> list[Figure]:
         figures += await _large(here, image, runs, say)
         image = await _provide(here, lambda: ticking.big_image(BIG_SIZE, BIG_FILES, BIG_LAYERS), BIG_NAME)
         figures += await _commits(here, "10mib_on_big", image, BIG_NAME, runs, say)
+        figures += await pushing.run(here, await here.stoker.run(image), runs, say)
     return figures
 
 
