@@ -80,7 +80,25 @@ def change(root: Path) -> None:
         os.utime(path, ns=(10**18, 10**18 + 123_456_789), follow_symlinks=False)
 
 
-def mount(lower: Path, base: Path, *options: str) -> Path:
+def change_again(root: Path) -> None:
+    """What a clone of it does on top."""
+    (root / "gone").write_text("it is back")
+    (root / "gone-directory" / "sub").mkdir(parents=True)
+    (root / "gone-directory" / "sub" / "other").write_text("new")
+    shutil.rmtree(root / "kept" / "sub")
+    (root / "kept" / "sub").mkdir(mode=0o750)
+    (root / "kept" / "file").unlink()
+    shutil.rmtree(root / "replaced")
+    (root / "replaced").write_text("a file now")
+    (root / "to-file").unlink()
+    (root / "to-file" / "deep").mkdir(parents=True)
+    (root / "to-directory" / "file").unlink()
+    (root / "over").unlink()
+    (root / "renamed-to" / "file").chmod(0o600)
+    (root / "program").write_bytes(b"other")
+
+
+def mount(lower: Path | str, base: Path, *options: str) -> Path:
     for name in ("upper", "work", "merged"):
         (base / name).mkdir(parents=True, exist_ok=True)
     wanted = [f"lowerdir={lower}", f"upperdir={base / 'upper'}", f"workdir={base / 'work'}", "index=off", *options]
@@ -151,6 +169,13 @@ def main(base: Path) -> dict[str, Any]:
     (base / "two" / "upper").mkdir(parents=True)
     copied = copy_tree(str(base / "one" / "upper"), str(base / "two" / "upper"))
     again = seen(mount(lower, base / "two"))
+    stacked = mount(f"{base / 'one' / 'upper'}:{lower}", base / "three")
+    change_again(stacked)
+    both = io.BytesIO()
+    pack_layer(str(base / "three" / "upper"), both.write, lowers=[str(base / "one" / "upper")])
+    once = base / "once"
+    subprocess.run(["cp", "-a", str(lower), str(once)], check=True)
+    apply(both.getvalue(), once)
     merged_copy = base / "merged-copy"
     merged_copy.mkdir()
     copy_tree(str(base / "one" / "upper"), str(merged_copy), lowers=[str(lower)])
@@ -161,6 +186,7 @@ def main(base: Path) -> dict[str, Any]:
     apply(out.getvalue(), applied)
     return {
         "copied": unequal(before, again),
+        "stacked": unequal(seen(stacked), seen(once), leave_out=frozenset({"socket", "."}), but=LINKS),
         "merged": unequal(before, seen(merged_copy), but=LINKS),
         "packed": unequal(before, seen(applied), leave_out=frozenset({"socket", "."}), but=LINKS),
         "skipped": packed.skipped,
