@@ -330,7 +330,7 @@ class TopologySettings:
 
 @dataclass(frozen=True, slots=True)
 class UplinkSettings:
-    """``[uplink]``: the stream to a coordinator (docs/coordinator-link.md). stokerd does all of its work without one, too."""
+    """``[uplink]``: the stream to a coordinator (docs/coordinator-link.md). stokerd works without one, too."""
 
     coordinator: str = ""
     """Address of the coordinator's link: ``host:port``, or ``unix:/path``; empty: there is none, and nothing of the

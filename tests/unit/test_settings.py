@@ -134,8 +134,8 @@ def test_five_errors_are_reported_in_one_go_each_with_its_place() -> None:
         """
     )
     assert found == (
-        "colour: there is no such setting (there are: daemon, api, runtime, images, credentials, containers, checkpoints, "
-        "topology, uplink)",
+        "colour: there is no such setting (there are: daemon, api, runtime, images, credentials, containers, "
+        "checkpoints, topology, uplink)",
         "daemon.log_level: 'loud' is not one of 'debug', 'info', 'warning', 'error'",
         "api: must be a table, [api]",
         "images.max_paralel: there is no such setting; did you mean 'max_parallel'?",
