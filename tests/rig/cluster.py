@@ -25,9 +25,11 @@ class Member:
 class Cluster:
     """Start it with `start`, end it with `stop`; the containerd nodes are somebody else's. Every method blocks."""
 
-    def __init__(self, directory: Path, nodes: Sequence[Node], *, settings: Sequence[Settings] = ()) -> None:
-        """*settings*: of each node's stokerd, in the order of *nodes*."""
-        self.coordinator = Coordinator(directory / "coordinator")
+    def __init__(
+        self, directory: Path, nodes: Sequence[Node], *, settings: Sequence[Settings] = (), coordinator: Settings = {}
+    ) -> None:
+        """*settings*: of each node's stokerd, in the order of *nodes*; *coordinator*: the coordinator's own."""
+        self.coordinator = Coordinator(directory / "coordinator", settings=coordinator)
         self.directory = directory
         self._nodes, self._settings = tuple(nodes), tuple(settings) or ({},) * len(nodes)
         self.members: list[Member] = []

@@ -84,16 +84,15 @@ class LldpSwitches:
 
     # ------------------------------------------------------------------------------------------ made
 
-    def plug_in(self, machine: Machine) -> None:
-        """Make the switches that a machine's NICs hang on, and a cable from each NIC; devices must not exist yet."""
-        nics = [nic for nic in machine.nics if nic.layer == "Ethernet"]
-        wanted = [(nic.netdev, nic.switch) for nic in nics if nic.switch is not None]
-        self.add({switch.name: switch for _, switch in wanted}.values())
-        for device, switch in wanted:
+    def plug_in(self, *machines: Machine) -> None:
+        """Make the switches that machines' NICs hang on, and a cable from each NIC; devices must not exist yet."""
+        nics = [nic for machine in machines for nic in machine.nics if nic.layer == "Ethernet"]
+        wanted = [(nic.netdev, nic.mac, nic.switch) for nic in nics if nic.switch is not None]
+        new = {switch.name: switch for _, _, switch in wanted if switch.name not in self._switches}
+        self.add(new.values())
+        for device, mac, switch in wanted:
             self.plug(device, switch.name, switch.port)
-        macs = {nic.netdev: nic.mac for nic in machine.nics}
-        for device in self.cables:
-            run(["ip", "link", "set", device, "address", macs[device], "up"])
+            run(["ip", "link", "set", device, "address", mac, "up"])
 
     def add(self, switches: Iterable[Switch]) -> None:
         """Start switches, all at the same time."""
