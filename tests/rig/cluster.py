@@ -26,7 +26,12 @@ class Cluster:
     """Start it with `start`, end it with `stop`; the containerd nodes are somebody else's. Every method blocks."""
 
     def __init__(
-        self, directory: Path, nodes: Sequence[Node], *, settings: Sequence[Settings] = (), coordinator: Settings = {}
+        self,
+        directory: Path,
+        nodes: Sequence[Node],
+        *,
+        settings: Sequence[Settings] = (),
+        coordinator: Settings | None = None,
     ) -> None:
         """*settings*: of each node's stokerd, in the order of *nodes*; *coordinator*: the coordinator's own."""
         self.coordinator = Coordinator(directory / "coordinator", settings=coordinator)
