@@ -132,6 +132,11 @@ class CheckpointRoom:
         return self._desk.reconciled if self._desk is not None else self._nothing and not self._wanted.is_set()
 
     @property
+    def in_use(self) -> bool:
+        """Whether anybody has asked for it, or there was something to look after. Asking this loads nothing."""
+        return self._wanted.is_set()
+
+    @property
     def problem(self) -> str:
         return self._desk.problem if self._desk is not None else ""
 

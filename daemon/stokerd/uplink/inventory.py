@@ -22,7 +22,7 @@ from stokerd.uplink.sending import Outgoing
 _log = structlog.get_logger("uplink")
 _RETRY, _CALM = 5.0, 0.2
 _RARELY = 12
-"""Checkpoints are looked at so many times less often than pods."""
+"""Checkpoints are looked at so many times less often than pods, where there are any."""
 
 
 class Inventory:
@@ -97,9 +97,14 @@ class Inventory:
 
     async def _follow_checkpoints(self) -> None:
         while True:
-            checkpoints, clones = await self._checkpoints.checkpoints(), await self._checkpoints.clones()
-            self._offer("checkpoints", CheckpointInventory(checkpoints=checkpoints, clones=clones))
-            await asyncio.sleep(self._settings.inventory_interval * _RARELY)
+            found, pause = CheckpointInventory(), self._settings.inventory_interval
+            if self._checkpoints.in_use:
+                found = CheckpointInventory(
+                    checkpoints=await self._checkpoints.checkpoints(), clones=await self._checkpoints.clones()
+                )
+                pause *= _RARELY
+            self._offer("checkpoints", found)
+            await asyncio.sleep(pause)
 
     async def _follow_topology(self) -> None:
         async with aclosing(cast("AsyncGenerator[Any, None]", self._topology.follow())) as events:

@@ -139,6 +139,8 @@ class FakeContainers:
 class FakeCheckpoints:
     """`ports.Checkpoints`: whatever is asked for is done at once."""
 
+    in_use = True
+
     def __init__(self) -> None:
         self.done: list[Operation] = []
 
