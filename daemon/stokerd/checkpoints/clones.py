@@ -105,23 +105,29 @@ class Clones:
             group.create_task(self._watch.run(), name="checkpoints: memory and pods of clones")
             group.create_task(self.reserve.run(), name="checkpoints: networks ahead")
 
-    async def converge(self) -> tuple[str, ...]:
-        """Remove clones that were never finished, and what has no description any more; return what was removed."""
+    async def converge(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Remove clones that were never finished, and what has no description any more; return what was removed, and
+        what could not be. RuntimeUnavailable when containerd goes away."""
         described = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
         records = await self._runtime.records.list(labels={OWNER_LABEL: self._owner})
         stray = {each.labels[CLONE_LABEL] for each in records if CLONE_LABEL in each.labels} - described.keys()
         lost = [each for each in described.values() if each.state != "made"]
         lost += [Clone(each, "", self._clock()) for each in sorted(stray)]
         gone: list[str] = []
+        left: list[str] = []
         for each in lost:
             if each.id in self.under_way:
                 continue
-            now = await asyncio.to_thread(self._shelf.clone, each.id)
-            if now is not None and now.state == "made":  # it was finished while others were looked at
-                continue
-            await self._take_back(each)
-            gone.append(each.id)
-        return tuple(gone)
+            try:
+                await self._take_back(each)
+            except RuntimeUnavailable:
+                raise
+            except (RuntimeFailure, CheckpointError, OSError) as error:
+                _log.warning("cannot clear up after a clone", id=each.id, why=str(error))
+                left.append(each.id)
+            else:
+                gone.append(each.id)
+        return tuple(gone), tuple(left)
 
     # ------------------------------------------------------------------------------------------ making
 

@@ -136,7 +136,8 @@ class Checkpoints:
         taker, shelf = await self._parts()
         busy = AtWork(taker.under_way, self._views, self._users)
         done = await converge(self._runtime, shelf, self._owner, self._dumpers, busy)
-        done.clones += await (await self._cloner()).converge()
+        gone, left = await (await self._cloner()).converge()
+        done.clones, done.left = [*done.clones, *gone], [*done.left, *left]
         done.left += await self.holder.clear()
         return done
 

@@ -222,6 +222,28 @@ async def test_on_the_nodes_network(bench: Bench, programs: Programs) -> None:
     assert left(bench, programs) == []
 
 
+async def test_what_cannot_be_cleared_up_is_tried_again(bench: Bench, programs: Programs) -> None:
+    """An address that is not given back holds up nothing else."""
+    kept = await bench.room.create(bench.container())
+    dead = []
+    for _ in range(2):
+        hold = bench.runtime.hold("tasks.Start", times=1)
+        dead.append((asyncio.create_task(bench.room.clone(kept.id)), hold))
+        await hold.reached.wait()
+    programs.failing = {"DEL"}
+    successor = bench.new_room()
+    done = await successor.converge()
+    assert (len(done.clones), len(done.left)) == (0, 2)
+    programs.failing = set()
+    done = await successor.converge()
+    assert (len(done.clones), len(done.left)) == (2, 0)
+    assert left(bench, programs) == []
+    for task, hold in dead:
+        task.cancel()
+        hold.release()
+        await ended(task)
+
+
 async def test_images_that_are_gone(bench: Bench, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = await bench.room.create(bench.container())
     image = bench.directory / kept.id / "images" / "inventory.img"
