@@ -30,6 +30,7 @@ CACHE = REPOSITORY / ".cache"
 VENV = REPOSITORY / ".venv"
 STAMP = VENV / ".bootstrap"
 BUILD_ROOT = REPOSITORY / "images" / "node" / "build.py"
+PROGRAMS_ROOT, PROGRAMS_SUITE = REPOSITORY / "images" / "programs", "forky"
 SWITCHES, SWITCHES_SUITE = REPOSITORY / "images" / "switches", "forky"
 BROWSER, BROWSER_SUITE = REPOSITORY / "images" / "browser", "trixie"
 FETCH_DEBS = Path(__file__).resolve().with_name("fetch_debs.sh")
@@ -215,7 +216,11 @@ def missing_roots(suites: Sequence[str]) -> list[str]:
 
 def other_roots(*, rig: bool, browser: bool) -> list[tuple[str, Path, str]]:
     """Roots that are no nodes and are missing: what each is, its recipe, its suite."""
-    wanted = [("the root with lldpd, ibsim and opensm", SWITCHES, SWITCHES_SUITE)] if rig else []
+    wanted = [
+        ("the root with lldpd, ibsim and opensm", SWITCHES, SWITCHES_SUITE),
+        ("the root with PostgreSQL, Python and a compiler", PROGRAMS_ROOT, PROGRAMS_SUITE),
+    ]
+    wanted = wanted if rig else []
     wanted += [("the root with a browser", BROWSER, BROWSER_SUITE)] if browser else []
     return [each for each in wanted if not builder().root_path(each[2], image=each[1]).is_dir()]
 
