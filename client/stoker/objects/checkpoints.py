@@ -78,6 +78,8 @@ class CloneRequest(Request):
     files: list[CloneFile] = field(default_factory=list)
     hook: list[str] = field(default_factory=list)
     """A command that is run in each clone once it runs."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Of each clone."""
 
 
 class RestoreRequest(Request):
@@ -195,6 +197,7 @@ class CloneInfo(Wire):
     created_at: datetime | None = None
     message: str = ""
     """Why it lost its memory."""
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class CommittedImage(Wire):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -24,13 +24,7 @@ def check_checkpoint(request: CheckpointRequest) -> None:
     _name("name", request.name)
     _name("request", request.request)
     _names("containers", request.containers)
-    if len(request.labels) > _MOST_LABELS:
-        raise InvalidInput(f"labels: {len(request.labels)} are too many, {_MOST_LABELS} may be given")
-    for name, value in request.labels.items():
-        if not name or not name.isprintable() or len(name) > _LONGEST_NAME or len(value) > _LONGEST_LABEL:
-            raise InvalidInput(f"labels: {name[:80]!r} is not a label, or its value is too long")
-        if name.startswith(LABELS_OF_OURS):
-            raise InvalidInput(f"labels: {name!r} begins with {LABELS_OF_OURS}, which is stokerd's own")
+    _labels(request.labels)
     timeout = request.timeout_seconds
     if timeout is not None and not 0 < timeout <= _LONGEST_TIMEOUT:
         raise InvalidInput(f"timeoutSeconds is {timeout:g}, not a number up to {_LONGEST_TIMEOUT:g}")
@@ -65,6 +59,7 @@ def check_clone(request: CloneRequest, most: int) -> None:
     _once("files", [each.path for each in request.files])
     if any("\0" in word for word in request.hook):
         raise InvalidInput("hook: a word has a zero byte")
+    _labels(request.labels)
 
 
 def check_commit(request: CommitRequest) -> None:
@@ -94,6 +89,16 @@ def digest_of(kind: str, request: msgspec.Struct, salt: bytes) -> str:
 def _name(field: str, text: str) -> None:
     if len(text) > _LONGEST_NAME or not text.isprintable() or text != text.strip() or "/" in text:
         raise InvalidInput(f"{field}: {text[:80]!r} is not a name: at most {_LONGEST_NAME} characters, no slash")
+
+
+def _labels(labels: Mapping[str, str]) -> None:
+    if len(labels) > _MOST_LABELS:
+        raise InvalidInput(f"labels: {len(labels)} are too many, {_MOST_LABELS} may be given")
+    for name, value in labels.items():
+        if not name or not name.isprintable() or len(name) > _LONGEST_NAME or len(value) > _LONGEST_LABEL:
+            raise InvalidInput(f"labels: {name[:80]!r} is not a label, or its value is too long")
+        if name.startswith(LABELS_OF_OURS):
+            raise InvalidInput(f"labels: {name!r} begins with {LABELS_OF_OURS}, which is stokerd's own")
 
 
 def _names(field: str, names: Iterable[str]) -> None:

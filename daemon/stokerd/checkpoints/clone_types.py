@@ -23,6 +23,7 @@ class CloneWish(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     env: dict[str, str] = msgspec.field(default_factory=dict)
     files: dict[str, bytes] = msgspec.field(default_factory=dict)
     hook: tuple[str, ...] = ()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"CloneWish({self.hostname!r}, {self.mode!r}, env={sorted(self.env)}, files={sorted(self.files)})"
@@ -52,6 +53,7 @@ class Clone(msgspec.Struct, frozen=True):
     netns: str = ""
     pod: str = ""
     origin: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def addresses(self) -> tuple[str, ...]:

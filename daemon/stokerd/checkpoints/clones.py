@@ -64,7 +64,8 @@ class Clones:
 
     async def make(self, manifest: Manifest, wish: CloneWish | None = None, tell: Tell = untold) -> Clone:
         """Bring the container of a checkpoint back once more; returns when it runs."""
-        return await self._brought(manifest, wish or CloneWish(), tell, self._new)
+        wish = wish or CloneWish()
+        return await self._brought(manifest, wish, tell, lambda of: replace(self._new(of), labels=wish.labels))
 
     async def restore(self, manifest: Manifest, wish: CloneWish | None = None, tell: Tell = untold) -> Clone:
         """Bring a container that was stopped back to where it was, with the address that it had.

@@ -92,6 +92,7 @@ def clone(found: Clone, state: TaskState | None, *, memory: int = 0, resident: i
         pod_id=found.pod,
         created_at=found.created_at,
         message=found.why,
+        labels=found.labels,
     )
 
 

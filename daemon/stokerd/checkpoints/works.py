@@ -148,6 +148,7 @@ class Works:
             env={each.name: each.value or "" for each in request.env},
             files={each.path: each.content for each in request.files},
             hook=request.hook,
+            labels=request.labels,
             tell=self._teller(identity) if request.count == 1 else _unheard,
         )
 
