@@ -7,11 +7,13 @@
       - {name: leaf-1, id: 2c5eab0300b87b40, nodes: "n[01-18]", links: [spine-1, spine-2]}
       - {name: leaf-2, nodes: [n19, n20], parent: pod-1}
 
-``links`` are cables between switches, of which the tree is found; ``parent`` tells the tree itself.
+``links`` are cables between switches, of which the tree is found; ``parent`` tells the tree itself. ``id`` is a GUID,
+or the MAC address that the switch tells by LLDP; a switch of Ethernet without one is known by its name.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
@@ -19,6 +21,7 @@ import yaml
 
 from stoker.fabrics.foreign import Unreadable, decode, guid, plain
 from stoker_coordinator.hypernodes import hostlist
+from stoker_coordinator.hypernodes.central import BY_NAME, layer_of
 from stoker_coordinator.hypernodes.levels import without_circles
 from stoker_coordinator.hypernodes.model import Attachment, Reading
 from stoker_coordinator.hypernodes.naming import slug
@@ -26,6 +29,7 @@ from stoker_coordinator.hypernodes.sources.trunks import Trunks
 
 LONGEST = 16 << 20
 _KNOWN = frozenset(("name", "id", "nodes", "links", "parent", "gbps"))
+_MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}")
 
 
 def read(data: bytes | str, *, source: str = "static", toml: bool = False) -> Reading:
@@ -34,7 +38,8 @@ def read(data: bytes | str, *, source: str = "static", toml: bool = False) -> Re
     document = _load(decode(data[:LONGEST]), unread, toml=toml)
     for key in sorted(str(key) for key in document.keys() - {"fabric", "switches"}):
         unread.add(f"a field that is not known: {key}")
-    reader = _Reader(unread)
+    fabric = slug(str(document.get("fabric", ""))) or "static"
+    reader = _Reader(unread, by_name=layer_of(fabric) == "ethernet")
     switches = document.get("switches")
     if not isinstance(switches, list):
         unread.add("switches is no list")
@@ -46,7 +51,7 @@ def read(data: bytes | str, *, source: str = "static", toml: bool = False) -> Re
         reader.take(entry)
     return Reading(
         source=source,
-        fabric=slug(str(document.get("fabric", ""))) or "static",
+        fabric=fabric,
         attachments=tuple(reader.attachments),
         trunks=reader.trunks.all(),
         names=reader.names,
@@ -78,8 +83,10 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Reader:
-    def __init__(self, unread: Unreadable) -> None:
+    def __init__(self, unread: Unreadable, *, by_name: bool) -> None:
+        """*by_name*: nodes may know by another identity what is only named here."""
         self.attachments: list[Attachment] = []
+        self._unknown = BY_NAME if by_name else ""
         self.trunks = Trunks()
         self.names: dict[str, str] = {}
         self.parents: dict[str, str] = {}
@@ -95,7 +102,7 @@ class _Reader:
 
     def _id(self, name: str, given: str = "") -> str:
         if name not in self._ids:
-            self._ids[name] = guid(given) or plain(given).lower() or name
+            self._ids[name] = _identity(given) or (f"{self._unknown}{name.lower()}" if self._unknown else name)
             self.names.setdefault(self._ids[name], name)
         return self._ids[name]
 
@@ -124,3 +131,8 @@ class _Reader:
             else:
                 found += [plain(each) for each in names if plain(each)]
         return found
+
+
+def _identity(given: str) -> str:
+    text = plain(given).lower()
+    return text.replace("-", ":") if _MAC.fullmatch(text) else guid(given) or text

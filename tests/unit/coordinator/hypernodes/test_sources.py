@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker_coordinator.hypernodes import hostlist
+from stoker_coordinator.hypernodes.explain import why
 from stoker_coordinator.hypernodes.labels import LabelTopology
 from stoker_coordinator.hypernodes.learning import failed, learn
 from stoker_coordinator.hypernodes.live import Live, Options
@@ -236,6 +237,28 @@ def test_a_file_with_links() -> None:
         "ib-leaf-2": {"n3"},
         "infiniband": {"ib-leaf-1", "ib-leaf-2"},
     }
+
+
+@pytest.mark.parametrize("known_by", ['id: "0C-29-EF-00-00-0{}", ', ""], ids=["by MAC address", "by name"])
+def test_a_file_with_switches_of_ethernet_as_nodes_know_them(known_by: str) -> None:
+    """Nodes know a switch by the MAC address that it tells by LLDP, people by its name; both are understood."""
+    lines = [f"  - {{name: leaf-{n}, {known_by.format(n)}links: [spine-1, spine-2]}}" for n in (1, 2)]
+    reading = static.read("\n".join(["fabric: roce", "switches:", *lines]))
+    assert reading.unread.count == 0
+    live = Live()
+    live.central((source_of(reading),))
+    for n in (1, 2):
+        seen = Port("mlx5_0", 1, "roce", switch=f"0c:29:ef:00:00:0{n}", switch_name=f"leaf-{n}", state="healthy")
+        live.put(NodeFacts(f"n{n}", ports=(seen,)))
+    live.settle(THEN)
+    assert shape(live.hypernodes()) == {
+        "roce-leaf-1": {"n1"},
+        "roce-leaf-2": {"n2"},
+        "roce": {"roce-leaf-1", "roce-leaf-2"},
+    }
+    (root,) = (each for each in live.hypernodes() if each.tier == 2)
+    assert [each.name for each in root.switches] == ["spine-1", "spine-2"]
+    assert why(live, "n1", "spine-2").found
 
 
 def test_a_file_with_a_tree() -> None:
