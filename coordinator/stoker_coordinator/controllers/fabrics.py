@@ -36,7 +36,7 @@ _log = structlog.get_logger("fabrics")
 KINDS = (Node, objects.HyperNode)
 _GATHER = 0.05
 """Seconds in which changes are gathered before the tree is settled."""
-_GATHER_TIMES, _GATHER_MOST = 4.0, 2.0
+_GATHER_TIMES, _GATHER_MOST = 2.0, 0.3
 """When settling takes long, as while thousands of nodes come, so many times longer is gathered, up to this."""
 _LOAD_EVERY = 10.0
 _KEEP_EVERY = 2.0

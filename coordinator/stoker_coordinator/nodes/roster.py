@@ -38,6 +38,7 @@ class Session:
         "_outbox",
         "answered",
         "beat",
+        "cut",
         "desired_due",
         "ending",
         "heard",
@@ -62,7 +63,7 @@ class Session:
         self.writing = False
         """A task writes what is in the outbox; no second one is begun."""
         self.desired_due = False
-        self.ending = False
+        self.ending = self.cut = False
         self.renewed = float("-inf")
         self.answered: asyncio.Event | None = None
         """Somebody waits for the answer to a Probe."""

@@ -92,8 +92,16 @@ class Streams:
         record, session = opened
         try:
             await self._read(record, session)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not session.cut or task is None:
+                raise
+            task.uncancel()
         finally:
             self._left(record, session)
+        if session.cut:
+            # gRPC tells the other end nothing of a handler that is cancelled: it would believe in its stream for ever.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was cut off")
 
     async def _refuse(self, context: Any, why: Refusal) -> None:
         self._metrics.refused.labels(why.reason).inc()

@@ -103,6 +103,6 @@ class Telling:
             self.cut(session)
 
     def cut(self, session: Session) -> None:
-        session.ending = True
+        session.ending = session.cut = True
         if session.reader is not None:
             session.reader.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,8 @@ async def test_a_silent_node_is_not_ready_and_is_cut_off_later(tmp_path: Path, m
         await node.say(Heartbeat())
         await bench.ear.until(lambda: bench.ear.presences[-1][1].ready)
         await bench.ear.until(lambda: not bench.ear.presences[-1][1].connected)
+        with pytest.raises(grpc.aio.AioRpcError, match="cut off"):
+            await node.hear_a(Refused)
         shown = await object_of(bench, "n1", lambda each: condition(each, "Ready")[1] == "Silent")
         assert condition(shown, "Ready")[0] in {"False", "Unknown"}
 
@@ -347,3 +350,38 @@ async def test_the_end_of_the_coordinator_ends_streams(tmp_path: Path) -> None:
         context = bench.node()
         await context.__aenter__()
     await context.__aexit__(None, None, None)
+
+
+async def test_a_stream_that_is_cancelled_is_a_node_that_is_away(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench, bench.node() as node:
+        await bench.ear.until(lambda: bench.ear.presences)
+        node.call.cancel()
+        await bench.ear.until(lambda: not bench.ear.presences[-1][1].connected)
+        assert bench.nodes.connected == 0
+        bench.nodes.desired_changed(["n1"])
+        async with bench.node() as again:
+            assert isinstance(again.first, Welcome)
+
+
+async def test_a_node_that_does_not_read_loses_its_stream_and_nothing_piles_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker_coordinator.nodes.telling._WRITE_SECONDS", 0.3)
+    async with serving(tmp_path) as bench, bench.node() as deaf, bench.node("other") as other:
+        for number in range(200):
+            spec = msgspec.Raw(msgspec.msgpack.encode("x" * (1 << 20)))
+            bench.ear.wishes["n1"] = [Wish(uid=f"u{number}", generation=1, kind="warm", spec=spec)]
+            bench.nodes.desired_changed(["n1"])
+            await asyncio.sleep(0)
+        await bench.ear.until(lambda: ("n1", False) in {(name, each.connected) for name, each in bench.ear.presences})
+        assert bench.count("stoker_link_refused_total", reason="SlowReader") == 1
+        # What it would have read is far less than what was wished for meanwhile.
+        told = 0
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while (message := await deaf.hear()) is not None:
+                told += isinstance(message, Desired)
+        assert told < 50
+        bench.ear.wishes["other"] = [Wish(uid="u", generation=1, kind="warm")]
+        bench.nodes.desired_changed(["other"])
+        while not (await other.hear_a(Desired)).wishes:
+            pass
