@@ -80,8 +80,9 @@ def _in_fabric(live: Live, tree: FabricTree, node: str, switch: str, ports: list
         count, gbps, down = links[one][other]
         source = live.sources.who_links(layer_of(tree.fabric), one, other)
         speed = (f", {gbps:g} Gb/s" if gbps else "") + (f", {down} down" if down else "")
+        cables = f"{count} link{'s' if count > 1 else ''}"
         names = _called(live, tree, one) or one, _called(live, tree, other) or other
-        edges.append(Edge(one=names[0], other=names[1], source=source, why=f"{count} link{'s' if count > 1 else ''}{speed}", links=count))
+        edges.append(Edge(one=names[0], other=names[1], source=source, why=f"{cables}{speed}", links=count))
     notes = [*_notes(ports, way[0]), *_domains(tree, node, switch)]
     return Explanation(node=node, switch=switch, fabric=tree.fabric, edges=tuple(edges), notes=tuple(notes), found=True)
 
