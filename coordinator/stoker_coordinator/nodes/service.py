@@ -29,7 +29,7 @@ from stoker_coordinator.nodes.roster import Record, Roster
 from stoker_coordinator.nodes.settings import LinkSettings
 from stoker_coordinator.nodes.streams import Streams
 from stoker_coordinator.nodes.tokens import Token
-from stoker_coordinator.nodes.upkeep import Upkeep
+from stoker_coordinator.nodes.upkeep import Upkeep, recall
 from stoker_coordinator.store.protocol import Store
 
 _log = structlog.get_logger("nodes")
@@ -130,9 +130,8 @@ class Nodes:
         now = self._clock()
         for node in (await self._store.list(Node)).items:
             record = self._roster.known(node.metadata.name, now, self._wall())
-            if record.session is None and node.status.connected:
-                record.presence = Presence(True, True, self._wall(), "CoordinatorStarted")
-                record.runtime_ready = (True, "")
+            if record.session is None:
+                recall(record, node.status, self._wall(), now)
 
     async def _watch_over(self) -> None:
         forget_at = self._clock()

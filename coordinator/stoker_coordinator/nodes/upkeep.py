@@ -84,6 +84,27 @@ def status_of(record: Record, before: NodeStatus, wall: float) -> NodeStatus:
     )
 
 
+def recall(record: Record, kept: NodeStatus, wall: float, now: float) -> None:
+    """Have a record say what the object says, so that a coordinator that starts writes nothing.
+
+    A node that was connected is taken to be, until it has been silent for as long as any other.
+    """
+    held = {each.type: each for each in kept.conditions}
+    ready, runtime = held.get("Ready"), held.get("RuntimeReady")
+    since = ready.last_transition_time if ready is not None else None
+    record.presence = Presence(
+        kept.connected,
+        ready is not None and ready.status == "True",
+        since.timestamp() if since is not None else wall,
+        "CoordinatorStarted" if kept.connected or ready is None else ready.reason,
+        ready.message if ready is not None else "",
+    )
+    if runtime is not None:
+        record.runtime_ready = (runtime.status == "True", runtime.message)
+    record.counts = (kept.images, kept.pods, kept.topology_generation)
+    record.written, record.written_at = essence(record), now
+
+
 def essence(record: Record) -> int:
     """Return a number that is another one when the object should be written at once."""
     presence, session = record.presence, record.session
