@@ -289,10 +289,15 @@ async def test_a_silent_node_is_not_ready_and_is_cut_off_later(tmp_path: Path, m
 
 async def test_nodes_that_do_not_come_back_after_a_restart_are_missed(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("stoker_coordinator.nodes.service._LOOK_EVERY", 0.05)
-    async with serving(tmp_path) as bench, bench.node("stays"), bench.node("goes"):
-        await object_of(bench, "goes", lambda each: each.status.connected)
-        await object_of(bench, "stays", lambda each: each.status.connected)
-        store = bench.store
+    async with serving(tmp_path) as bench:
+        async with bench.node("left") as left:
+            await left.say_full("images", images("a", "b"))
+            await object_of(bench, "left", lambda each: each.status.images == 2)
+        before = await object_of(bench, "left", lambda each: not each.status.connected)
+        async with bench.node("stays"), bench.node("goes"):
+            await object_of(bench, "goes", lambda each: each.status.connected)
+            await object_of(bench, "stays", lambda each: each.status.connected)
+            store = bench.store
     async with serving(tmp_path, store=store, silent_after=0.5) as bench, bench.node("stays") as stays:
 
         async def beat() -> None:
@@ -303,6 +308,9 @@ async def test_nodes_that_do_not_come_back_after_a_restart_are_missed(tmp_path: 
         beating = asyncio.create_task(beat())
         shown = await object_of(bench, "goes", lambda each: condition(each, "Ready")[0] == "Unknown")
         assert not shown.status.connected
+        # What was known of one that was away before stays, and so does when it was seen last.
+        after = await object_of(bench, "left", lambda each: condition(each, "Ready")[1] == "Silent")
+        assert (after.status.images, after.status.last_seen) == (2, before.status.last_seen)
         beating.cancel()
         assert bench.nodes.state("stays").presence.ready
 
