@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figure
+from bench.simulator import PULL_SECONDS
 from stoker.objects.kinds import KINDS
 from stoker.server_client import Server, ServerClient
 from tests.rig.toml import dump
@@ -25,6 +26,8 @@ Say = Callable[[str], None]
 SIZES = {"1k": 1_000, "3k": 3_000, "10k": 10_000}
 PER_PROCESS = 5_000
 STEADY_SECONDS = 30.0
+TURNS = 20
+"""So many times as many nodes as pull at one time."""
 _LOST = re.compile(r"lost at (\d+\.\d+)")
 _SETTLE_SECONDS = 20.0
 _PATIENCE = 300.0
@@ -54,10 +57,15 @@ async def _measure(directory: Path, name: str, size: int, say: Say) -> list[Figu
                 each = (resident_kib(process.pid) - base) / size
                 await asyncio.sleep(2.0)
                 watching.cancel()
+            took = await _job(directory, size)
     delays.sort()
     p99 = delays[min(int(len(delays) * 0.99), len(delays) - 1)] * 1000 if delays else float("nan")
     median = statistics.median(delays) * 1000 if delays else float("nan")
-    say(f"{size} nodes: {cores:.2f} cores, {each:.1f} KiB a node, report p99 {p99:.0f} ms ({len(delays)} flaps)")
+    overhead = (took / (TURNS * PULL_SECONDS) - 1) * 100
+    say(
+        f"{size} nodes: {cores:.2f} cores, {each:.1f} KiB a node, report p99 {p99:.0f} ms ({len(delays)} flaps), "
+        f"a job's overhead {overhead:.1f} %"
+    )
     how = f"heartbeats every 10 s, one link flap a second, {size} nodes"
     return [
         Figure(f"coordinator.{name}_nodes.cpu_cores", round(cores, 3), "cores", 1, 1, how),
@@ -71,7 +79,37 @@ async def _measure(directory: Path, name: str, size: int, say: Say) -> list[Figu
             "from a node's report to a HyperNode's status, durable, with one who watches",
             detail=f"median {median:.1f} ms",
         ),
+        Figure(
+            f"jobs.{name}_nodes.overhead_percent",
+            round(overhead, 1),
+            "%",
+            5,
+            1,
+            f"one ImagePullJob with parallelism {size // TURNS} on {size} nodes, against its pulls alone",
+            detail=f"{took:.1f} s for {TURNS} turns of {PULL_SECONDS:g} s",
+        ),
     ]
+
+
+async def _job(directory: Path, size: int) -> float:
+    """Return how long one ImagePullJob takes on all nodes."""
+    kind = KINDS["ImagePullJob"]
+    job = {
+        "apiVersion": kind.version,
+        "kind": kind.name,
+        "metadata": {"name": "bench", "namespace": "default"},
+        "spec": {"image": "registry.example/bench:1", "parallelism": size // TURNS},
+    }
+    async with ServerClient(Server(f"unix:{directory}/api.sock")) as client, asyncio.timeout(_PATIENCE):
+        began = time.monotonic()
+        await client.apply(kind, kind.version, "default", "bench", job)
+        async with aclosing(client.watch(kind)) as events:
+            async for event in events:
+                status = event.get("object", {}).get("status", {})
+                if status.get("completionTime"):
+                    assert status.get("succeeded") == size, status
+                    break
+        return time.monotonic() - began
 
 
 # ---------------------------------------------------------------------------------------------- processes
