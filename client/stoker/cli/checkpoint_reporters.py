@@ -52,14 +52,14 @@ class LiveOperation(Drawing):
 
 
 class PlainOperation(PlainLines):
-    """Writes a line for each step, and for each clone that runs."""
+    """Writes a line for each step, for each tenth of what is moved, and for each clone that runs."""
 
     def __init__(self, write: Callable[[str], None], style: Style) -> None:
         super().__init__(write)
         self._style = style
         self._operation: Operation | None = None
         self._told: set[str] = set()
-        self._said = ""
+        self._said: set[tuple[str, int]] = set()
 
     def event(self, event: OperationEvent) -> None:
         operation = event.operation
@@ -71,10 +71,13 @@ class PlainOperation(PlainLines):
             if clone.id not in self._told:
                 self._told.add(clone.id)
                 self._write(clone_line(clone, self._style))
-        text = state_text(operation)
-        if operation.desired == 1 and operation.phase == "Running" and operation.steps and text != self._said:
-            self._said = text
-            self._write(text)
+        if operation.desired != 1 or operation.phase != "Running" or not operation.steps:
+            return
+        tenth = operation.done_bytes * 10 // operation.total_bytes if operation.total_bytes else 0
+        mark = (operation.steps[-1].name, tenth)
+        if mark not in self._said:
+            self._said.add(mark)
+            self._write(state_text(operation))
 
     def finish(self) -> None:
         text = closing(self._operation, self._style)
