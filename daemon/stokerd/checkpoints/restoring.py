@@ -99,9 +99,9 @@ class Restorer:
         await asyncio.to_thread(self._shelf.write_clone, clone, durable=False)
         plan.tell("restoring")
         pid = await self._start(clone)
-        await asyncio.to_thread(self._tell_criu, clone, plan, "dump")  # should it be checkpointed itself
         if plan.lazy:
             await asyncio.to_thread(helpers.tell, self._shelf.clone_path(clone.id, shelves.WORK), pid)
+        await asyncio.to_thread(self._tell_criu, clone, plan, "dump")  # should it be checkpointed itself
         if plan.wish.hook:
             plan.tell("hook")
             await self._hook(clone, plan)
