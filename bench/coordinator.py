@@ -29,7 +29,7 @@ STEADY_SECONDS = 30.0
 TURNS = 20
 """So many times as many nodes as pull at one time."""
 _LOST = re.compile(r"lost at (\d+\.\d+)")
-_SETTLE_SECONDS = 20.0
+_SETTLE_SECONDS, _LISTING_SECONDS = 20.0, 5.0
 _PATIENCE = 300.0
 
 
@@ -51,6 +51,7 @@ async def _measure(directory: Path, name: str, size: int, say: Say) -> list[Figu
             delays: list[float] = []
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch(directory, delays))
+                await asyncio.sleep(_LISTING_SECONDS)  # else the first link waits for everything that there is
                 before, began = cpu_seconds(process.pid), time.monotonic()
                 await _flap(simulators, size)
                 cores = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
