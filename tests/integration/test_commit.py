@@ -87,6 +87,31 @@ async def test_the_tree_is_the_containers_file_by_file(node: Node) -> None:
         assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
 
 
+@pytest.mark.criu
+async def test_of_a_clone_it_is_all_that_the_clone_has(node: Node) -> None:
+    """What the checkpoint had and the clone left alone is in the layer, and nothing of it stands on the checkpoint."""
+    name = "stoker.test/tree:clone"
+    async with scene(node, WORK + "echo 1 >/count; sleep 1; echo 2 >/count; sleep 600 & wait") as here:
+
+        async def settled() -> bool:
+            return await here.count() == 2
+
+        await eventually("nothing is written any more", settled)
+        wanted = await _tree(here, here.container)
+        kept = await here.checkpoints.create(here.container)
+        clone = await here.checkpoints.clone(kept.id, hook=("sh", "-c", "rm /linked; echo own >/own"))
+        made = await here.checkpoints.commit(clone.id, CommitWish(name))
+        await here.checkpoints.remove_clone(clone.id)
+        await here.checkpoints.remove(kept.id)
+        pod = await here.bare.run_pod("tree")
+        container = await here.bare.run(pod, "main", image=name, command=["sleep", "600"])
+        found = await _tree(here, container)
+        differing = {line.split()[0] for line in set(found) ^ set(wanted)}
+        assert {each for each in differing if each.startswith("/")} == {"/kept", "/linked", "/own"}
+        await here.bare.remove_pod(pod)
+        await asyncio.to_thread(node.ctr, "images", "rm", "--sync", name, made.id)
+
+
 def _without_times(tree: list[str]) -> list[str]:
     return [line.rpartition(" ")[0] if " directory " in line else line for line in tree]
 

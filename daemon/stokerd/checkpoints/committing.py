@@ -18,6 +18,7 @@ import structlog
 from stokerd.checkpoints.copying import copy_tree
 from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import CheckpointError, OverlayUnsupported, Stopped
+from stokerd.checkpoints.exporting import of_checkpoints
 from stokerd.checkpoints.freezing import Freeze, held
 from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.image_plan import base_annotations
@@ -77,13 +78,16 @@ class Base(msgspec.Struct, frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """A container's root as it was at one instant: the snapshot ``key``, and ``upper`` where that has its files.
 
-    ``diff`` is the layer of it where containerd made that, not compressed yet.
+    ``diff`` is the layer of it where containerd made that, not compressed yet. ``beneath`` are the files of checkpoints
+    that it stands on, the topmost first, over the image's snapshot ``parent``: a clone's image has them in its layer.
     """
 
     key: str
     upper: str
     frozen_ms: float
     diff: Descriptor | None = None
+    beneath: tuple[str, ...] = ()
+    parent: str = ""
 
 
 class Committer:
@@ -125,6 +129,8 @@ class Committer:
             squash=wish.squash,
             annotations=base.annotations,
         )
+        if taken.beneath:
+            taken = await self._unpack(taken, layer, lease)
         await self._name_snapshot(taken.key, built, lease)
         image = await self._store(built, wish.name, lease)
         _log.info("image is made", name=wish.name, container=record.id, frozen_ms=round(taken.frozen_ms, 1))
@@ -145,16 +151,17 @@ class Committer:
         info = await snapshots.stat(record.snapshot_key)
         if info is None:
             raise NotFound(f"the root filesystem of container {record.id} is not here")
+        count, parent = await of_checkpoints(self._runtime, info.parent) if info.parent else (0, "")
         source, key = root_of(mounts), f"{lease}-active"
         target = root_of(await snapshots.prepare(key, info.parent, lease=lease))
         if source is not None and source.upper and target is not None and source.lowers:
             try:
                 frozen_ms = await self._capture(record.id, source.upper, target.upper, running=running)
-                return Taken(key, target.upper, frozen_ms)
+                return Taken(key, target.upper, frozen_ms, beneath=source.lowers[:count], parent=parent)
             except OverlayUnsupported as error:
                 _log.warning("a root is compared as a whole", container=record.id, why=error.message)
                 await snapshots.remove(key)
-        return await self._walk(record, mounts, info.parent, lease, running=running)
+        return await self._walk(record, mounts, parent, lease, running=running)
 
     async def _walk(
         self, record: ContainerRecord, mounts: Sequence[Mount], parent: str, lease: str, *, running: bool
@@ -187,6 +194,14 @@ class Committer:
         await in_thread(stop, lambda: copy_tree(upper, self._here(target.upper), stop.is_set, lowers))
         await self._runtime.snapshots.remove(taken.key)
         return Taken(key, target.upper, taken.frozen_ms)
+
+    async def _unpack(self, taken: Taken, layer: Descriptor, lease: str) -> Taken:
+        """Have a snapshot that stands on the image's, as the layer does, and not on checkpoints: these may go."""
+        key = f"{lease}-unpacked"
+        target = await self._runtime.snapshots.prepare(key, taken.parent, lease=lease)
+        await self._runtime.diffs.apply(layer, target)
+        await self._runtime.snapshots.remove(taken.key)
+        return msgspec.structs.replace(taken, key=key, upper="", beneath=())
 
     async def _capture(self, container_id: str, upper: str, target: str, *, running: bool) -> float:
         """Copy the upper directory while the container stands; return for how long, in milliseconds."""
@@ -233,8 +248,8 @@ class Committer:
         """Return what writes the layer: packed from the copy, or read as containerd has packed it."""
         diff = taken.diff
         if diff is None:
-            place = self._here(taken.upper)
-            return lambda write, stop: pack_layer(place, write, stop)
+            place, beneath = self._here(taken.upper), [self._here(each) for each in taken.beneath]
+            return lambda write, stop: pack_layer(place, write, stop, beneath)
         loop = asyncio.get_running_loop()
 
         def read(write: Callable[[bytes], object], stop: Stop) -> Packed:

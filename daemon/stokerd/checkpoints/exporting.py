@@ -93,7 +93,7 @@ class Exporter:
             root = root_of(mounts)
             if root is None or not root.lowers:
                 raise CheckpointError(f"the root of checkpoint {manifest.id} is not on containerd's overlayfs")
-            count, parent = await self._own(manifest.root.snapshot)
+            count, parent = await of_checkpoints(self._runtime, manifest.root.snapshot)
             prefix = self._runtime.info.host_root
             roots = Roots(tuple(f"{prefix}{each}" for each in root.lowers[:count]), parent)
             stop = threading.Event()
@@ -101,17 +101,6 @@ class Exporter:
         finally:
             self._views.discard(view)
             await to_the_end(self._runtime.snapshots.remove(view), f"remove {view}")
-
-    async def _own(self, snapshot: str) -> tuple[int, str]:
-        """Return how many snapshots, from the top, are those of checkpoints, and the image's that they stand on."""
-        count = 0
-        while True:
-            info = await self._runtime.snapshots.stat(snapshot)
-            if info is None:
-                raise CheckpointDamaged(f"snapshot {snapshot} is not here any more")
-            if CHECKPOINT_LABEL not in info.labels:
-                return count, snapshot
-            count, snapshot = count + 1, info.parent
 
     def _prepare(self, manifest: Manifest, roots: Roots, stop: Stop) -> Package:
         """Find out sizes and digests of all parts; those of the memory are known. In a thread."""
@@ -127,6 +116,18 @@ class Exporter:
         if shm:
             pieces[plans.SHM] = measured(lambda write, stop: pack_layer(shm, write, stop), stop)
         return Package(Contents(plans.FORMAT, manifest, pieces), roots, documents, place, shm)
+
+
+async def of_checkpoints(runtime: NativeRuntime, snapshot: str) -> tuple[int, str]:
+    """Return how many snapshots, from this one down, are those of checkpoints, and that of an image beneath them."""
+    count = 0
+    while True:
+        info = await runtime.snapshots.stat(snapshot)
+        if info is None:
+            raise CheckpointDamaged(f"snapshot {snapshot} is not here any more")
+        if CHECKPOINT_LABEL not in info.labels:
+            return count, snapshot
+        count, snapshot = count + 1, info.parent
 
 
 def measured(produce: Callable[[Write, Stop], object], stop: Stop) -> Piece:

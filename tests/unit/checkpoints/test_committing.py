@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from msgspec.structs import replace
 
 from stokerd.checkpoints import freezing
 from stokerd.checkpoints.committing import CommitWish
@@ -110,6 +111,33 @@ async def test_squashed_it_is_one_layer_that_stands_on_nothing(bench: Bench) -> 
     assert image is not None
     assert image.id == made.id
     assert await bench.runtime.leases.list() == ()
+
+
+async def test_of_a_clone_it_has_what_the_checkpoint_has(bench: Bench) -> None:
+    """Its snapshot stands on the image's, so that the checkpoint can be removed."""
+    golden = bench.container()
+    kept = await bench.room.create(golden)
+    clone = bench.container("clone")
+    root = bench.runtime.store.snapshots[clone]
+    root.info = replace(root.info, parent=kept.root.snapshot)
+    shutil.rmtree(bench.upper(clone))
+    bench.upper(clone).mkdir()
+    (bench.upper(clone) / "of-the-clone").write_text("new")
+    made = await bench.room.commit(clone, CommitWish(NAME))
+    body = gzip.decompress(await bench.runtime.content.read(made.layer.digest))
+    out = io.BytesIO()
+    packed = pack_layer(str(bench.upper(clone)), out.write, lowers=[str(bench.upper(golden))])
+    assert body == out.getvalue()
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        assert {"of-the-clone", "etc/config"} <= set(tar.getnames())
+    config = json.loads(await bench.runtime.content.read(made.id))
+    assert config["rootfs"]["diff_ids"][-1] == packed.diff_id
+    image = await bench.runtime.cri.status(NAME)
+    assert image is not None
+    assert image.id == made.id
+    await bench.runtime.snapshots.remove(clone)
+    await bench.room.remove(kept.id)
+    assert bench.left() == []
 
 
 async def test_what_only_overlay_understands_is_compared_by_containerd(bench: Bench) -> None:
