@@ -57,8 +57,10 @@ check: venv ## lint, format, types, layers, generated code
 
 test test-matrix: BROWSER := --browser
 test: SUITES := forky
-test: bootstrap ## all tests, nodes of forky (needs root)
-	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE)
+test: venv ## all tests, nodes of forky (needs root)
+	@# Roots are made while the unit tests run, which need none.
+	trap wait EXIT; $(PYTHON) tests/rig/bootstrap.py --suites "$(SUITES)" $(BROWSER) & \
+	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE); wait $$!
 	STOKER_SUITES=forky $(BIN)/python -m pytest $(RIG_PYTEST) $(PYTEST_ARGS) $(NONE_IS_FINE)
 
 test-unit: venv ## the tests that need neither root nor a rig
