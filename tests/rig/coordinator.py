@@ -153,7 +153,10 @@ class Coordinator:
         kind = kinds.find(word)
         assert kind is not None, word
         within = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
-        path = f"/apis/{kind.version}{within}/{kind.plural}{rest}"
+        return self.ask(f"/apis/{kind.version}{within}/{kind.plural}{rest}")
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """Return what is at a path of the API, as JSON."""
         connection = _UnixConnection(self.socket)
         try:
             connection.request("GET", path)
