@@ -32,6 +32,7 @@ WISHES = frozenset(
         "AdvancedCronJob",
         "ContainerRecreateRequest",
         "Checkpoint",
+        "Clone",
         "Commit",
         "PullSecret",
     }

@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, ImagePullJob, NodeImage, PullSecret
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -55,6 +56,7 @@ _FOLLOWED: tuple[type[Object], ...] = (
     ContainerRecreateRequest,
     Checkpoint,
     Commit,
+    Clone,
     HyperNode,
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stoker.cli.text import Style
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import (
     AdvancedCronJob,
     ImageListPullJob,
@@ -24,6 +25,7 @@ from stoker.objects.meta import Condition, Object
 from stoker.units import brief_duration, format_size
 
 Cells = Sequence[str]
+_MOST_ADDRESSES = 4
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,15 @@ def _checkpoint(made: Checkpoint, _now: datetime) -> Cells:
     )
 
 
+def _clone(clone: Clone, _now: datetime) -> Cells:
+    status = clone.status
+    count = f"{status.ready}/{clone.spec.count}"
+    addresses = [address for each in status.clones for address in each.addresses]
+    shown = ", ".join(addresses[:_MOST_ADDRESSES]) + (", ..." if len(addresses) > _MOST_ADDRESSES else "")
+    source = clone.spec.checkpoint or clone.spec.reference
+    return (source, status.node_name or "-", count, status.phase, shown or "-", status.message)
+
+
 def _commit(made: Commit, _now: datetime) -> Cells:
     status = made.status
     pod = "/".join(each for each in (made.spec.pod_name, made.spec.container_name) if each)
@@ -200,6 +211,7 @@ COLUMNS: Mapping[str, Columns] = {
     "NodeImage": Columns(("IMAGES", "PULLING", "WAITING", "DONE", "FAILED"), _node_image, frozenset({0, 1, 2, 3, 4})),
     "ContainerRecreateRequest": Columns(("POD", "CONTAINERS", "NODE", "STATE", "MESSAGE"), _recreate),
     "Checkpoint": Columns(("POD", "NODE", "STATE", "SIZE", "CHECKPOINT", "MESSAGE"), _checkpoint, frozenset({3})),
+    "Clone": Columns(("CHECKPOINT", "NODE", "CLONES", "STATE", "ADDRESSES", "MESSAGE"), _clone, frozenset({2})),
     "Commit": Columns(("CONTAINER", "IMAGE", "NODE", "STATE", "MESSAGE"), _commit),
     "HyperNode": Columns(("TIER", "TIER NAME", "FABRIC", "NODES", "GBPS", "STATE"), _hyper_node, frozenset({0, 3, 4})),
     "PullSecret": Columns(("REGISTRIES",), _secret),

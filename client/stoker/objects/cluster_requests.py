@@ -120,6 +120,14 @@ class NameReference(Part, frozen=True):
     name: str
 
 
+class RegistryAuth(Part, frozen=True):
+    """With which credentials to push and to pull."""
+
+    secrets: tuple[NameReference, ...] = ()
+    """PullSecrets in the object's namespace; the first that fits the registry is used."""
+    credentials: Annotated[Any, NotHonoured("make a PullSecret and name it in registryAuth.secrets")] = None
+
+
 class CheckpointSpec(Part, frozen=True):
     """What to dump. It cannot be changed but for ttlAfterFinished."""
 
@@ -140,13 +148,17 @@ class CheckpointSpec(Part, frozen=True):
     """Ours."""
     external_unix_sockets: Annotated[bool, Only(OURS)] = False
     """Ours."""
-    destination: Annotated[str, NotHonoured("push the checkpoint on its node: stoker checkpoint push")] = ""
-    """Ours: an image reference that it is pushed to, so that other nodes can clone it."""
+    destination: Annotated[str, Only(OURS)] = ""
+    """Ours: an image reference that it is pushed to once it is made, so that other nodes can clone it. It is for one
+    container. When the push fails, so does the object; the checkpoint stays."""
+    registry_auth: Annotated[RegistryAuth, Only(OURS)] = field(default_factory=RegistryAuth)
+    """Ours."""
 
 
 class CheckpointStatus(Part, frozen=True):
     phase: CheckpointPhase = "Pending"
     checkpoint_id: str = ""
+    """Of several containers: what their checkpoints have in common."""
     message: str = ""
     reason: str = ""
     """Ours."""
@@ -170,14 +182,6 @@ class Checkpoint(Object, tag="Checkpoint", kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: CheckpointSpec
     status: CheckpointStatus = field(default_factory=CheckpointStatus)
-
-
-class RegistryAuth(Part, frozen=True):
-    """With which credentials to push."""
-
-    secrets: tuple[NameReference, ...] = ()
-    """PullSecrets in the object's namespace; the first that fits the registry is used."""
-    credentials: Annotated[Any, NotHonoured("make a PullSecret and name it in registryAuth.secrets")] = None
 
 
 class CommitSpec(Part, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, ImagePullJob, NodeImage, PullSecret
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -20,6 +21,7 @@ AnyObject: TypeAlias = (
     | PullSecret
     | ContainerRecreateRequest
     | Checkpoint
+    | Clone
     | Commit
     | Node
     | HyperNode
@@ -76,6 +78,13 @@ ALL: tuple[Kind, ...] = (
         short=("cp",),
         versions=(*_OURS, "agents.kruise.io/v1alpha1"),
         selectable=("spec.podName", "status.phase", "status.nodeName"),
+    ),
+    Kind(
+        type=Clone,
+        plural="clones",
+        short=("cl",),
+        versions=_OURS,
+        selectable=("spec.checkpoint", "status.phase", "status.nodeName"),
     ),
     Kind(
         type=Commit,

@@ -12,6 +12,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Raw, Struct, field
 
+from stoker.objects.checkpoints import CheckpointRequest, CloneRequest
+from stoker.objects.images import InlineAuth
+
 PROTOCOL = 1
 """Newest version that is spoken here. It grows when a message comes to mean something else, not when one is added."""
 LEAST_PROTOCOL = 1
@@ -161,15 +164,40 @@ class Wish(Struct, omit_defaults=True, kw_only=True, frozen=True):
     name: str = ""
     """For people."""
     spec: Raw = field(default_factory=lambda: Raw(b"\xc0"))
-    """WarmRequest, RecreateRequest, CheckpointRequest, CloneRequest or CommitRequest, in msgpack. It may hold
-    secrets."""
+    """WarmRequest, RecreateRequest, CheckpointWish, CloneWish or CommitRequest, in msgpack. It may hold secrets."""
+    done: bool = False
+    """It is over, and nothing more is to be done, but what it made is to stay: nil stands in place of the spec. Clones
+    are wished for so as long as their object is there."""
 
     def __repr__(self) -> str:
         return f"Wish(uid={self.uid!r}, generation={self.generation}, kind={self.kind!r}, name={self.name!r})"
 
 
+class CheckpointWish(Struct, omit_defaults=True, kw_only=True, frozen=True):
+    """A checkpoint, and where it is pushed to once it is made; it stays when that fails."""
+
+    request: CheckpointRequest
+    destination: str = ""
+    auths: list[InlineAuth] = field(default_factory=list)
+
+
+class CloneWish(Struct, omit_defaults=True, kw_only=True, frozen=True):
+    """Clones. A node without the checkpoint, or that is told of none, gets it from ``reference`` first, and goes by
+    ``like`` or ``trust`` as in CheckpointPullRequest."""
+
+    request: CloneRequest
+    reference: str = ""
+    like: str = ""
+    trust: bool = False
+    auths: list[InlineAuth] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"CloneWish(checkpoint={self.request.checkpoint!r}, reference={self.reference!r}, ...)"
+
+
 class Desired(Message, tag="desired", frozen=True):
-    """Everything that the node should do. What is missing here that was there before is wished for no more."""
+    """Everything that the node should do. What is missing here that was there before is wished for no more: work is
+    broken off, and clones are removed."""
 
     generation: int
     wishes: list[Wish] = field(default_factory=list)

@@ -50,6 +50,8 @@ def sources(settings: FabricSettings) -> list[Source]:
         found.append(Source("ufm", lambda: _ufm(settings), ufm.read))
     if settings.netq is not None:
         found.append(_file("netq", settings.netq, netq.read))
+    if settings.nmx is not None:
+        found.append(_file("nmx", settings.nmx, netq.read_domains))
     if settings.slurm is not None:
         found.append(_file("slurm", settings.slurm, slurm.read))
     return found

@@ -19,7 +19,7 @@ from stoker.objects.cluster_nodes import Node
 from stoker.objects.meta import Key, Object
 from stoker.objects.topology import TopologyLoad, TopologyReport
 from stoker_coordinator.controllers.fabric_memory import FabricMemory, Kept
-from stoker_coordinator.controllers.fabric_settings import FabricSettings
+from stoker_coordinator.controllers.fabric_settings import FabricSettings, options
 from stoker_coordinator.controllers.fabric_sources import CentralSources
 from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.writing import Writer
@@ -59,7 +59,8 @@ class Fabrics:
         self._store, self._memory, self._clock = store, memory, clock
         self._informer = informer
         self._writer = Writer(width=32)
-        self.live = Live()
+        self._options = options(settings)
+        self.live = Live(self._options)
         self.sources = CentralSources(settings, self._hear_sources, clock)
         self.changed: list[Callable[[], object]] = []
         """Called after each change of the tree."""
@@ -80,7 +81,7 @@ class Fabrics:
         except StoreFailed as error:
             _log.error("what was known of the fabrics is lost; nodes find their places again", why=error.message)
             kept = Kept()
-        self.live = Live(memory=kept.memory)
+        self.live = Live(self._options, kept.memory)
         self.sources.remember({source.name: source for source in kept.sources})
         self.live.central(self.sources.states)
         for facts in kept.nodes:
@@ -103,18 +104,25 @@ class Fabrics:
     def on_content(self, node: str, content: Content) -> None:
         """Take a report, or what goes through a node's ports. It is the link's word which node it is."""
         if isinstance(content, TopologyReport):
-            before = self.live.facts(node)
-            self._put(observe(content, before if before is not None else NodeFacts(node)))
+            self._put(observe(content, self._facts_of(node)))
         elif isinstance(content, TopologyLoad):
             self.live.use(node, uses(content))
             self._wake.set()
 
     def on_presence(self, node: str, presence: Presence) -> None:
         """Mark a node that is not ready; it keeps its place."""
-        facts = self.live.facts(node) or NodeFacts(node)
+        facts = self._facts_of(node)
         since = datetime.fromtimestamp(presence.since, UTC)
         ready = presence.connected and presence.ready
         self._put(with_state(facts, ready=ready, since=since, reason=presence.reason))
+
+    def _facts_of(self, node: str) -> NodeFacts:
+        """Return what is known of a node; if that is nothing, its object may have labels."""
+        known = self.live.facts(node)
+        if known is not None and not self.live.is_stranger(node):
+            return known
+        kept = self._informer.objects.get(Key("Node", "", node))
+        return NodeFacts(node, labels=kept.metadata.labels if kept is not None else {})
 
     def _put(self, facts: NodeFacts) -> None:
         if self.live.facts(facts.name) != facts:

@@ -1,22 +1,24 @@
-"""Requests about pods find the nodes that have them, are given up when nobody answers for them, and go in time."""
+"""Requests find their nodes, are given up when nobody answers for them, and go in time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import structlog
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_nodes import Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
 from stoker.objects.meta import Key, Object
-from stoker_coordinator.controllers import requests
+from stoker_coordinator.controllers import cloning, requests
 from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.pods import PodIndex
-from stoker_coordinator.controllers.requests import GRACE, Request
+from stoker_coordinator.controllers.requests import GRACE, PodRequest, Request
 from stoker_coordinator.controllers.writing import Writer
 from stoker_coordinator.errors import NotFound
 from stoker_coordinator.store.protocol import Store
@@ -24,7 +26,7 @@ from stoker_coordinator.store.protocol import Store
 _log = structlog.get_logger("controllers")
 _LOOK_EVERY, _LONGEST_SLEEP = 1.0, 60.0
 
-KINDS = (Node, ContainerRecreateRequest, Checkpoint, Commit)
+KINDS = (Node, ContainerRecreateRequest, Checkpoint, Commit, Clone)
 """What the informer must follow."""
 
 
@@ -37,6 +39,9 @@ class Placing:
         self._nodes: dict[str, Node] = {}
         self._open: dict[Key, Request] = {}
         self._over: dict[Key, Request] = {}
+        """Those that are to go some time."""
+        self._homes: dict[Key, tuple[str, int]] = {}
+        """Of each Clone its node, and how many clones it has there."""
         self._wake = asyncio.Event()
         informer.hear(self._hear)
 
@@ -59,14 +64,25 @@ class Placing:
                     self._nodes.pop(node.metadata.name, None)
                 else:
                     self._nodes[node.metadata.name] = node
-            case ContainerRecreateRequest() | Checkpoint() | Commit() as request:
-                self._open.pop(request.key, None)
-                self._over.pop(request.key, None)
-                if new is not None and not request.deleting:
-                    (self._over if requests.is_over(request) else self._open)[request.key] = request
+            case ContainerRecreateRequest() | Checkpoint() | Commit() | Clone() as request:
+                self._hear_request(request, gone=new is None)
             case _:
                 return
         self._wake.set()
+
+    def _hear_request(self, request: Request, *, gone: bool) -> None:
+        key = request.key
+        self._open.pop(key, None)
+        self._over.pop(key, None)
+        if gone or request.deleting:
+            self._homes.pop(key, None)
+            return
+        if isinstance(request, Clone) and request.status.node_name:
+            self._homes[key] = (request.status.node_name, request.spec.count)
+        if not requests.is_over(request):
+            self._open[key] = request
+        elif requests.expires_at(request) is not None:
+            self._over[key] = request
 
     async def _steer(self) -> None:
         while True:
@@ -95,7 +111,10 @@ class Placing:
             return
         name = request.status.node_name
         if not name:
-            self._place(request, now)
+            if isinstance(request, Clone):
+                self._place_clone(request, now)
+            else:
+                self._place(request, now)
             return
         node = self._nodes.get(name)
         silent = None
@@ -105,7 +124,27 @@ class Placing:
         if hopeless is not None and hopeless <= now:
             self._end(request, "NodeSilent", f"node {name} does not answer; what it has done is not known", now)
 
-    def _place(self, request: Request, now: datetime) -> None:
+    def _place_clone(self, clone: Clone, now: datetime) -> None:
+        """Give clones to a node, once there is something to make them of."""
+        named = Key("Checkpoint", clone.metadata.namespace, clone.spec.checkpoint)
+        checkpoint = self._informer.objects.get(named)
+        load = Counter[str]()
+        if clone.spec.selector is not None or not clone.spec.checkpoint:
+            for node, count in self._homes.values():
+                load[node] += count
+        found = cloning.place(
+            clone, checkpoint if isinstance(checkpoint, Checkpoint) else None, self._nodes.values(), load
+        )
+        waited = now - (clone.metadata.creation_timestamp or now) >= GRACE
+        if found.node:
+            self._homes[clone.key] = (found.node, clone.spec.count)
+            self._change(clone, lambda kept: cloning.given(kept, found, now))
+        elif found.outlook == "never" or (found.outlook == "soon" and waited):
+            self._end(clone, found.reason, found.message, now)
+        elif found.message != clone.status.message:
+            self._change(clone, lambda kept: cloning.waiting(kept, found))
+
+    def _place(self, request: PodRequest, now: datetime) -> None:
         """Give the request to the node that has its pod; give it up when there is none for long."""
         having = self._pods.nodes_of(request.metadata.namespace, request.spec.pod_name)
         found = requests.where(request, having, [name for name in having if self._answers(name)])

@@ -1,4 +1,4 @@
-"""Requests about one pod (recreate, checkpoint, commit): to which node, as which wish, and what came of it. Pure."""
+"""Requests of one node (recreate, checkpoint, commit, clone): to which, as which wish, and what came of it. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.objects.checkpoints import CheckpointRequest, CommitRequest, Operation
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_requests import (
     Checkpoint,
     CheckpointStatus,
@@ -30,11 +31,18 @@ from stoker.objects.containers import (
     RecreateTarget,
 )
 from stoker.objects.images import InlineAuth
-from stoker.objects.link import Result, Wish, WishKind
+from stoker.objects.link import CheckpointWish, Result, Wish, WishKind
+from stoker_coordinator.controllers import cloning
+from stoker_coordinator.controllers.details import decode
 
-Request: TypeAlias = ContainerRecreateRequest | Checkpoint | Commit
-R = TypeVar("R", ContainerRecreateRequest, Checkpoint, Commit)
-KINDS: tuple[type[Request], ...] = (ContainerRecreateRequest, Checkpoint, Commit)
+PodRequest: TypeAlias = ContainerRecreateRequest | Checkpoint | Commit
+Request: TypeAlias = PodRequest | Clone
+R = TypeVar("R", ContainerRecreateRequest, Checkpoint, Commit, Clone)
+P = TypeVar("P", ContainerRecreateRequest, Checkpoint, Commit)
+KINDS: tuple[type[Request], ...] = (ContainerRecreateRequest, Checkpoint, Commit, Clone)
+
+OBJECT_LABEL = "coordinator.stoker.dev/object"
+"""On checkpoints: the object that asked for them, as namespace/name."""
 
 GRACE = timedelta(seconds=60)
 """So long a request waits for a pod that no node has, and for a node that does not answer after its deadline."""
@@ -54,7 +62,25 @@ def is_over(request: Request) -> bool:
     return request.status.completion_time is not None
 
 
-def where(request: Request, nodes: Collection[str], ready: Collection[str]) -> Where:
+def is_wished(request: Request) -> bool:
+    """Whether the node is to be told of it."""
+    if request.deleting:
+        return False
+    return cloning.is_lasting(request) if isinstance(request, Clone) else not is_over(request)
+
+
+def secrets_of(request: Request) -> tuple[str, ...]:
+    """Return the PullSecrets that the node needs for it, by name."""
+    if is_over(request) or isinstance(request, ContainerRecreateRequest):
+        return ()
+    if (isinstance(request, Checkpoint) and not request.spec.destination) or (
+        isinstance(request, Clone) and not request.status.reference
+    ):
+        return ()
+    return tuple(each.name for each in request.spec.registry_auth.secrets)
+
+
+def where(request: PodRequest, nodes: Collection[str], ready: Collection[str]) -> Where:
     """Return the node that a request goes to. *nodes*: those that have the pod; *ready*: those of them that answer."""
     pod = f"{request.metadata.namespace}/{request.spec.pod_name}"
     found = sorted(set(nodes) & set(ready)) or sorted(nodes)
@@ -65,7 +91,7 @@ def where(request: Request, nodes: Collection[str], ready: Collection[str]) -> W
     return Where(reason="PodOnSeveralNodes", message=f"pod {pod} is on {', '.join(found[:5])}")
 
 
-def placed(request: R, node: str) -> R:
+def placed(request: P, node: str) -> P:
     """Return the request as it is when it has been given to *node*."""
     phases = {"ContainerRecreateRequest": "Recreating", "Checkpoint": "Creating", "Commit": "Running"}
     status: Any = request.status
@@ -112,6 +138,8 @@ def expires_at(request: Request) -> datetime | None:
     over = request.status.completion_time
     if over is None:
         return None
+    if isinstance(request, Clone):
+        return None
     if isinstance(request, ContainerRecreateRequest):
         seconds = request.spec.ttl_seconds_after_finished
     else:
@@ -131,14 +159,17 @@ def duration(text: str) -> float | None:
 
 
 def wish(request: Request, auths: Sequence[InlineAuth] = ()) -> Wish:
-    """Return what the node is told. *auths*: with which a commit is pushed."""
+    """Return what the node is told. *auths*: with which it pushes or pulls."""
+    if isinstance(request, Clone):
+        return cloning.wish(request, auths)
     meta = request.metadata
-    spec: RecreateRequest | CheckpointRequest | CommitRequest
+    spec: RecreateRequest | CheckpointWish | CommitRequest
     kind: WishKind
     if isinstance(request, ContainerRecreateRequest):
         kind, spec = "recreate", _recreate(request)
     elif isinstance(request, Checkpoint):
-        kind, spec = "checkpoint", _checkpoint(request)
+        kind = "checkpoint"
+        spec = CheckpointWish(request=_checkpoint(request), destination=request.spec.destination, auths=list(auths))
     else:
         kind, spec = "commit", _commit(request, auths)
     return Wish(
@@ -192,7 +223,7 @@ def _checkpoint(request: Checkpoint) -> CheckpointRequest:
         file_locks=spec.file_locks,
         external_unix_sockets=spec.external_unix_sockets,
         timeout_seconds=spec.timeout_seconds,
-        labels={"stoker.dev/object": f"{meta.namespace}/{meta.name}"},
+        labels={OBJECT_LABEL: f"{meta.namespace}/{meta.name}"},
     )
 
 
@@ -226,6 +257,8 @@ def with_result(request: R, result: Result, now: datetime) -> R:
         status = _recreated(request.status, result, over)
     elif isinstance(request, Checkpoint):
         status = _checkpointed(request.status, result, over)
+    elif isinstance(request, Clone):
+        status = cloning.with_result(request.status, result, over)
     else:
         status = _committed(request.status, result, over, now)
     return replace(request, status=replace(status, observed_generation=request.metadata.generation))
@@ -234,7 +267,7 @@ def with_result(request: R, result: Result, now: datetime) -> R:
 def _recreated(
     old: ContainerRecreateRequestStatus, result: Result, over: datetime | None
 ) -> ContainerRecreateRequestStatus:
-    detail = _decode(result, RecreateStatus)
+    detail = decode(result, RecreateStatus)
     states = old.container_recreate_states
     if detail is not None:
         states = tuple(
@@ -259,23 +292,25 @@ def _recreated(
 
 
 def _checkpointed(old: CheckpointStatus, result: Result, over: datetime | None) -> CheckpointStatus:
-    detail = _decode(result, Operation)
-    made = detail.checkpoints[0] if detail is not None and detail.checkpoints else None
+    detail = decode(result, Operation)
     phase: Any = "Creating" if over is None else "Succeeded" if result.phase == "Succeeded" else "Failed"
-    return replace(
-        old,
-        phase=phase,
-        checkpoint_id=made.id if made is not None else old.checkpoint_id,
-        size_bytes=made.bytes if made is not None else old.size_bytes,
-        frozen_milliseconds=round(made.frozen_seconds * 1000, 1) if made is not None else old.frozen_milliseconds,
-        message=result.message,
-        reason=result.reason,
-        completion_time=over,
-    )
+    status = replace(old, phase=phase, message=result.message, reason=result.reason, completion_time=over)
+    made = detail.checkpoints if detail is not None else []
+    if made:
+        frozen = max(each.frozen_seconds for each in made)
+        status = replace(
+            status,
+            checkpoint_id=made[0].id if len(made) == 1 else made[0].group,
+            size_bytes=sum(each.bytes for each in made),
+            frozen_milliseconds=round(frozen * 1000, 1),
+        )
+    if detail is not None and detail.pushed is not None:
+        status = replace(status, reference=f"{detail.pushed.reference}@{detail.pushed.digest}")
+    return status
 
 
 def _committed(old: CommitStatus, result: Result, over: datetime | None, now: datetime) -> CommitStatus:
-    detail = _decode(result, Operation)
+    detail = decode(result, Operation)
     image = detail.image if detail is not None else None
     phase: Any = "Running" if over is None else "Succeeded" if result.phase == "Succeeded" else "Failed"
     return replace(
@@ -287,15 +322,3 @@ def _committed(old: CommitStatus, result: Result, over: datetime | None, now: da
         start_time=old.start_time or now,
         completion_time=over,
     )
-
-
-D = TypeVar("D", RecreateStatus, Operation)
-
-
-def _decode(result: Result, kind: type[D]) -> D | None:
-    if not bytes(result.detail):
-        return None
-    try:
-        return msgspec.msgpack.decode(result.detail, type=kind)
-    except msgspec.DecodeError:
-        return None

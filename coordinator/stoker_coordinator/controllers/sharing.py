@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import NodeImage, PullSecret, SecretAuth
 from stoker.objects.cluster_nodes import Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -25,7 +26,7 @@ from stoker_coordinator.store.protocol import Store
 
 _log = structlog.get_logger("controllers")
 
-KINDS = (Node, NodeImage, PullSecret, ContainerRecreateRequest, Checkpoint, Commit)
+KINDS = (Node, NodeImage, PullSecret, ContainerRecreateRequest, Checkpoint, Commit, Clone)
 """What the informer must follow."""
 
 Tell = Callable[[Sequence[str]], None]
@@ -40,12 +41,13 @@ class Sharing:
         self, store: Store, informer: Informer, tell: Tell, *, unseal: Unseal, clock: Callable[[], datetime]
     ) -> None:
         self._store, self._tell, self._unseal, self._clock = store, tell, unseal, clock
+        self._synced = informer.synced
         self._writer = Writer(width=16)
         self._nodes: dict[str, Node] = {}
         self._images: dict[str, NodeImage] = {}
         self._secrets: dict[tuple[str, str], PullSecret] = {}
         self._requests: dict[str, dict[str, Request]] = {}
-        """Of each node those that are not over, by uid."""
+        """Of each node those that it is to be told of, by uid."""
         informer.hear(self._hear)
 
     async def run(self) -> None:
@@ -55,14 +57,16 @@ class Sharing:
     # ------------------------------------------------------------------------------------------ wishes
 
     async def share(self, node: str) -> Share:
-        """Return all that the node should do."""
+        """Return all that the node should do, once that is known: what is left out is broken off and removed."""
+        await self._synced.wait()
         found: list[Wish] = []
         image = self._images.get(node)
         if image is not None:
             found += wishes.image_wishes(image, self._credentials(image))
         for request in self._requests.get(node, {}).values():
             try:
-                found.append(requests.wish(self._unseal(request), self._auths(request)))
+                open_ = request if requests.is_over(request) else self._unseal(request)
+                found.append(requests.wish(open_, self._auths(request)))
             except SealBroken as error:  # one that cannot be opened keeps the node from nothing else
                 _log.error("a request cannot be opened", request=str(request.key), why=error.message, hint=error.hint)
         known = self._nodes.get(node)
@@ -73,9 +77,7 @@ class Sharing:
         return {name: self._opened(name) for name in names}
 
     def _auths(self, request: Request) -> list[InlineAuth]:
-        if not isinstance(request, Commit):
-            return []
-        names = [(request.metadata.namespace, each.name) for each in request.spec.registry_auth.secrets]
+        names = [(request.metadata.namespace, each) for each in requests.secrets_of(request)]
         return wishes.inline_auths(auth for name in names for auth in self._opened(name))
 
     def _opened(self, name: tuple[str, str]) -> tuple[SecretAuth, ...]:
@@ -104,7 +106,7 @@ class Sharing:
                 name = (secret.metadata.namespace, secret.metadata.name)
                 self._keep(self._secrets, name, secret if new is not None else None)
                 self._tell(self._users(name))
-            case ContainerRecreateRequest() | Checkpoint() | Commit() as request:
+            case ContainerRecreateRequest() | Checkpoint() | Commit() | Clone() as request:
                 self._hear_request(request, gone=new is None)
             case _:
                 return
@@ -134,9 +136,10 @@ class Sharing:
             return
         known = self._requests.setdefault(node, {})
         before = known.pop(uid, None)
-        if not gone and not requests.is_over(request) and not request.deleting:
+        if not gone and requests.is_wished(request):
             known[uid] = request
-            if before is None or before.metadata.generation != request.metadata.generation:
+            same = before is not None and before.metadata.generation == request.metadata.generation
+            if not same or (before is not None and requests.is_over(before) != requests.is_over(request)):
                 self._tell([node])
         elif before is not None:
             self._tell([node])
@@ -147,6 +150,7 @@ class Sharing:
 
     async def on_result(self, node: str, result: Result) -> None:
         """Keep a result. A final one is kept when this returns; progress is written soon, the newest of it."""
+        await self._synced.wait()
         write = self._of_image(node, result) if result.kind == "warm" else self._of_request(node, result)
         if write is None:
             return

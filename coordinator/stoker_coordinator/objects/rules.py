@@ -11,17 +11,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stoker.objects.cluster_clones import Clone, CloneSpec
 from stoker.objects.cluster_images import (
     AdvancedCronJob,
     ImageListPullJob,
     ImageListPullJobSpec,
     ImagePullJob,
     NodeImage,
+    NodeSelector,
     PullSecret,
     PullTemplate,
 )
 from stoker.objects.cluster_nodes import HyperNode, MemberSelector
-from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest, RecreateContainer
+from stoker.objects.cluster_requests import (
+    Checkpoint,
+    Commit,
+    ContainerRecreateRequest,
+    RecreateContainer,
+    RegistryAuth,
+)
 from stoker.objects.meta import Object
 from stoker.units import parse_duration
 from stoker_coordinator.objects import schedules, words
@@ -29,9 +37,11 @@ from stoker_coordinator.objects import schedules, words
 OURS = "stoker.dev/v1"
 MOST_IMAGES = 255
 MOST_NODE_IMAGES = 256
+MOST_CLONES = 1000
 _SHORTEST_DEADLINE = 3
 _PRIORITY = 1000
 _LONGEST_PATTERN = 1024
+_HOSTNAME = re.compile(r"[A-Za-z0-9.-]{1,59}")
 
 
 def common(obj: Object) -> Iterator[str]:
@@ -53,12 +63,7 @@ def common(obj: Object) -> Iterator[str]:
 
 def _template(spec: PullTemplate, path: str) -> Iterator[str]:
     if spec.selector is not None:
-        chosen = spec.selector
-        if chosen.names and (chosen.match_labels or chosen.match_expressions):
-            yield f"{path}.selector: has both names and labels; only one of them can choose"
-        yield from words.twice(chosen.names, f"{path}.selector.names")
-        yield from words.labels(chosen.match_labels, f"{path}.selector.matchLabels")
-        yield from words.requirements(chosen.match_expressions, f"{path}.selector.matchExpressions")
+        yield from _node_selector(spec.selector, f"{path}.selector")
     if spec.pod_selector is not None:
         if spec.selector is not None:
             yield f"{path}.podSelector: and {path}.selector exclude each other"
@@ -72,6 +77,14 @@ def _template(spec: PullTemplate, path: str) -> Iterator[str]:
     if not -_PRIORITY <= spec.priority <= _PRIORITY:
         yield f"{path}.priority: is {spec.priority}, not from -{_PRIORITY} to {_PRIORITY}"
     yield from _completion(spec, f"{path}.completionPolicy")
+
+
+def _node_selector(chosen: NodeSelector, path: str) -> Iterator[str]:
+    if chosen.names and (chosen.match_labels or chosen.match_expressions):
+        yield f"{path}: has both names and labels; only one of them can choose"
+    yield from words.twice(chosen.names, f"{path}.names")
+    yield from words.labels(chosen.match_labels, f"{path}.matchLabels")
+    yield from words.requirements(chosen.match_expressions, f"{path}.matchExpressions")
 
 
 def _completion(spec: PullTemplate, path: str) -> Iterator[str]:
@@ -185,6 +198,55 @@ def _checkpoint(obj: Checkpoint) -> Iterator[str]:
     yield from words.twice(tuple(each.name for each in spec.containers), "spec.containers")
     yield from words.at_least(spec.timeout_seconds, 0.001, "spec.timeoutSeconds")
     yield from _duration(spec.ttl_after_finished, "spec.ttlAfterFinished")
+    if spec.destination:
+        yield from words.reference(spec.destination, "spec.destination")
+        if "@" in spec.destination:
+            yield "spec.destination: has a digest, which nobody knows yet; give it a tag"
+    yield from _secrets(spec.registry_auth)
+
+
+def _clone(obj: Clone) -> Iterator[str]:
+    spec = obj.spec
+    if bool(spec.checkpoint) == bool(spec.reference):
+        yield "spec: needs exactly one of checkpoint and reference"
+    if spec.checkpoint:
+        yield from words.name(spec.checkpoint, "spec.checkpoint")
+    if spec.reference:
+        yield from words.reference(spec.reference, "spec.reference")
+        if not spec.like and not spec.trust:
+            yield "spec: needs like or trust: what clones of a checkpoint from a registry may do"
+    if spec.like and spec.trust:
+        yield "spec.like: and spec.trust exclude each other"
+    yield from _clone_place(spec)
+    yield from _clone_details(spec)
+    yield from _secrets(spec.registry_auth)
+
+
+def _clone_place(spec: CloneSpec) -> Iterator[str]:
+    if spec.node_name and spec.selector is not None:
+        yield "spec.selector: and spec.nodeName exclude each other"
+    if spec.node_name:
+        yield from words.name(spec.node_name, "spec.nodeName")
+    if spec.selector is not None:
+        yield from _node_selector(spec.selector, "spec.selector")
+
+
+def _clone_details(spec: CloneSpec) -> Iterator[str]:
+    if not 1 <= spec.count <= MOST_CLONES:
+        yield f"spec.count: is {spec.count}, not from 1 to {MOST_CLONES}"
+    if spec.hostname and not _HOSTNAME.fullmatch(spec.hostname):
+        yield "spec.hostname: is no host name of up to 59 letters, digits, hyphens and dots"
+    yield from words.twice(tuple(each.name for each in spec.env), "spec.env")
+    for index, variable in enumerate(spec.env):
+        if not variable.name or "=" in variable.name or not variable.name.isprintable():
+            yield f"spec.env[{index}].name: is no name of a variable"
+        if "\0" in variable.value:
+            yield f"spec.env[{index}].value: has a zero byte"
+
+
+def _secrets(auth: RegistryAuth) -> Iterator[str]:
+    for index, secret in enumerate(auth.secrets):
+        yield from words.name(secret.name, f"spec.registryAuth.secrets[{index}].name")
 
 
 def _commit(obj: Commit) -> Iterator[str]:
@@ -194,8 +256,7 @@ def _commit(obj: Commit) -> Iterator[str]:
     yield from words.reference(spec.image, "spec.image")
     yield from words.at_least(spec.timeout_seconds, 0, "spec.timeoutSeconds")
     yield from _duration(spec.ttl, "spec.ttl")
-    for index, secret in enumerate(spec.registry_auth.secrets):
-        yield from words.name(secret.name, f"spec.registryAuth.secrets[{index}].name")
+    yield from _secrets(spec.registry_auth)
 
 
 def _duration(text: str, path: str) -> Iterator[str]:
@@ -269,6 +330,7 @@ _OF_KIND: Mapping[type[Object], Callable[[Any], Iterator[str]]] = {
     AdvancedCronJob: _cron_job,
     ContainerRecreateRequest: _recreate,
     Checkpoint: _checkpoint,
+    Clone: _clone,
     Commit: _commit,
     HyperNode: _hyper_node,
     NodeImage: _node_image,
@@ -299,6 +361,6 @@ def changes(old: Object, new: Object) -> list[str]:
     elif isinstance(old, Checkpoint) and isinstance(new, Checkpoint):
         if replace(new.spec, ttl_after_finished=old.spec.ttl_after_finished) != old.spec:
             return ["spec: cannot be changed, but for ttlAfterFinished; make another checkpoint"]
-    elif isinstance(old, ContainerRecreateRequest | Commit) and old.spec != new.spec:
+    elif isinstance(old, ContainerRecreateRequest | Commit | Clone) and old.spec != new.spec:
         return ["spec: cannot be changed; make another request"]
     return []

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import ImageListPullJob, ImagePullJob
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -40,13 +41,14 @@ def entries(old: Object | None, new: Object | None, now: datetime) -> Iterator[E
                 text = state.why if before is not None else "was asked for"
                 link = f"/ui/jobs/{job.kind}/{job.metadata.namespace}/{job.metadata.name}"
                 yield Entry(now, state.mood, str(job.key), text, link)
-        case ContainerRecreateRequest() | Checkpoint() | Commit() as request if new is not None:
+        case ContainerRecreateRequest() | Checkpoint() | Commit() | Clone() as request if new is not None:
             row = views.request_row(request)
-            known = isinstance(old, ContainerRecreateRequest | Checkpoint | Commit)
+            known = isinstance(old, ContainerRecreateRequest | Checkpoint | Commit | Clone)
             was = views.request_row(old).state.word if known else ""  # type: ignore[arg-type]
             if was != row.state.word:
                 where = f" on {row.node}" if row.node else ""
-                text = f"{row.state.word} for pod {row.pod}{where}" + (f": {row.state.why}" if row.state.why else "")
+                what = "of" if isinstance(request, Clone) else "for pod"
+                text = f"{row.state.word} {what} {row.subject}{where}" + (f": {row.state.why}" if row.state.why else "")
                 yield Entry(now, row.state.mood, str(request.key), text, "/ui/requests")
         case HyperNode() as domain if domain.spec.tier == 1 and isinstance(old, HyperNode) and new is not None:
             yield from _of_links(old, domain, now)

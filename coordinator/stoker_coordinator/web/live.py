@@ -19,6 +19,7 @@ _SECTIONS: dict[str, Section] = {
     "ContainerRecreateRequest": "requests",
     "Checkpoint": "requests",
     "Commit": "requests",
+    "Clone": "requests",
 }
 _PAUSE = 1.0
 _HEARTBEAT = 15.0

@@ -15,6 +15,7 @@ import jinja2
 from aiohttp import web
 from markupsafe import Markup
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, ImagePullJob, NodeImage
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -236,7 +237,8 @@ class Pages:
         )
 
     async def _requests(self, request: web.Request) -> web.Response:
-        rows = views.request_rows([*self._all(Checkpoint), *self._all(Commit), *self._all(ContainerRecreateRequest)])
+        found = self._all(Checkpoint, Clone, Commit, ContainerRecreateRequest)
+        rows = views.request_rows(cast("list[views.Request]", found))
         pages = views.page(len(rows), request.query.get("page", ""))
         return self._show(request, "requests.html", "/ui/requests", rows=rows[pages.first : pages.last], pages=pages)
 

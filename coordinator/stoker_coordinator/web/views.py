@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import ImageListPullJob, ImagePullJob, NodeImage
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -15,8 +16,9 @@ from stoker.objects.meta import Condition
 
 Mood = Literal["good", "busy", "bad", "idle"]
 PullJob = ImagePullJob | ImageListPullJob
-Request = ContainerRecreateRequest | Checkpoint | Commit
+Request = ContainerRecreateRequest | Checkpoint | Commit | Clone
 
+MOST_ADDRESSES = 8
 PAGE = 200
 """Rows on one page of a table."""
 
@@ -230,12 +232,12 @@ def job_rows(jobs: Iterable[PullJob]) -> list[JobRow]:
 
 
 class RequestRow(Struct, frozen=True):
-    """Something that was asked for about one pod."""
+    """Something that was asked for of one node. ``subject``: the pod, or what clones are made of."""
 
     kind: str
     namespace: str
     name: str
-    pod: str
+    subject: str
     node: str
     state: State
     detail: str
@@ -245,7 +247,15 @@ class RequestRow(Struct, frozen=True):
 def request_row(request: Request) -> RequestRow:
     status, meta = request.status, request.metadata
     word: str = status.phase
-    detail = ""
+    detail, subject = "", ""
+    if isinstance(request, Clone):
+        subject = request.spec.checkpoint or request.spec.reference
+        addresses = [address for each in request.status.clones for address in each.addresses]
+        more = f" and {len(addresses) - MOST_ADDRESSES} more" if len(addresses) > MOST_ADDRESSES else ""
+        detail = f"{request.status.ready} of {request.spec.count}"
+        detail += f": {', '.join(addresses[:MOST_ADDRESSES])}{more}" if addresses else ""
+    else:
+        subject = request.spec.pod_name
     if isinstance(request, ContainerRecreateRequest):
         word = request.status.result or word
         detail = ", ".join(each.name for each in request.spec.containers) or "all containers"
@@ -253,7 +263,9 @@ def request_row(request: Request) -> RequestRow:
         made = request.status
         if made.checkpoint_id:
             detail = f"{made.checkpoint_id}, {size(made.size_bytes)}, stood still for {made.frozen_milliseconds:g} ms"
-    else:
+        if made.reference:
+            detail += f", as {made.reference}"
+    elif isinstance(request, Commit):
         detail = request.spec.image + (f"@{request.status.digest}" if request.status.digest else "")
     moods: dict[str, Mood] = {"Succeeded": "good", "Failed": "bad", "Cancelled": "idle", "Pending": "idle"}
     state = State(word, moods.get(word, "busy"), status.message, status.completion_time)
@@ -261,7 +273,7 @@ def request_row(request: Request) -> RequestRow:
         request.kind,
         meta.namespace,
         meta.name,
-        request.spec.pod_name,
+        subject,
         status.node_name,
         state,
         detail,

@@ -10,13 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from stoker.objects.checkpoints import (
-    CheckpointRequest,
-    CloneRequest,
-    CommitRequest,
-    Operation,
-    OperationEvent,
-)
+from stoker.objects.checkpoints import CommitRequest, Operation, OperationEvent
 from stoker.objects.containers import RecreateEvent, RecreateRequest, RecreateStatus
 from stoker.objects.images import Event, ItemEvent, ItemStatus, JobEvent, JobStatus, WarmRequest
 from stoker.objects.link import ResultKey, ResultPhase, Wish
@@ -40,6 +34,9 @@ class Told(msgspec.Struct, frozen=True):
 class Doer(Protocol):
     """Has one kind of wishes done. Raises StokerError."""
 
+    needs_wish: bool
+    """Whether it can go on after a crash only when the coordinator has said the wish again."""
+
     async def find(self, key: ResultKey) -> str:
         """Return the local id of what was begun of a wish, before a crash perhaps; empty: nothing was."""
         ...
@@ -48,11 +45,25 @@ class Doer(Protocol):
         """Begin, and return a local id."""
         ...
 
-    def follow(self, local: str) -> AsyncIterator[Told]:
-        """Yield how far it is, until its end."""
+    def follow(self, local: str, wish: Wish | None, /) -> AsyncIterator[Told]:
+        """Yield how far it is, until its end. *wish*: None after a crash, unless it is needed."""
         ...
 
     async def break_off(self, local: str) -> None: ...
+
+    async def undo(self, key: ResultKey) -> None:
+        """Remove what a wish made that is over and wished for no more; a second time does nothing. Only of kinds whose
+        works go with their wish (`wanting.LASTING`)."""
+        ...
+
+
+class Plain:
+    """Doers of what is begun once and stays."""
+
+    needs_wish = False
+
+    async def undo(self, key: ResultKey) -> None:
+        """What was made is people's own."""
 
 
 def spec_of(wish: Wish, kind: type[T]) -> T:
@@ -75,7 +86,7 @@ def mark_of(key: ResultKey) -> str:
 # ---------------------------------------------------------------------------------------------- images
 
 
-class WarmDoer:
+class WarmDoer(Plain):
     """Warm images."""
 
     def __init__(self, images: Images) -> None:
@@ -91,7 +102,7 @@ class WarmDoer:
         name = f"{(request.name or wish.name)[:_LONGEST_NAME]} {mark}".strip()
         return (await self._images.warm(replace(request, name=name))).id
 
-    async def follow(self, local: str) -> AsyncGenerator[Told, None]:
+    async def follow(self, local: str, _wish: Wish | None) -> AsyncGenerator[Told, None]:
         job, items = JobStatus(id=local, state="Active"), dict[str, ItemStatus]()
         async with aclosing(cast("AsyncGenerator[Event, None]", self._images.follow(local))) as events:
             async for event in events:
@@ -128,7 +139,7 @@ def _warmed(job: JobStatus) -> Told:
 # ---------------------------------------------------------------------------------------------- containers
 
 
-class RecreateDoer:
+class RecreateDoer(Plain):
     """Recreate containers in place. A request's name is its wish's uid, so the room itself takes it up once."""
 
     def __init__(self, containers: Containers) -> None:
@@ -141,7 +152,7 @@ class RecreateDoer:
         request = spec_of(wish, RecreateRequest)
         return (await self._containers.recreate(replace(request, name=wish.uid))).id
 
-    async def follow(self, local: str) -> AsyncGenerator[Told, None]:
+    async def follow(self, local: str, _wish: Wish | None) -> AsyncGenerator[Told, None]:
         tidings = cast("AsyncGenerator[RecreateEvent, None]", self._containers.follow_recreate(local))
         async with aclosing(tidings) as events:
             async for event in events:
@@ -160,11 +171,11 @@ def _recreated(status: RecreateStatus) -> Told:
     return Told(phase, reason, message, hint, status)
 
 
-# ---------------------------------------------------------------------------------------------- checkpoints
+# ---------------------------------------------------------------------------------------------- commits
 
 
-class OperationDoer:
-    """Checkpoints, clones and commits. An operation's request is its wish's uid."""
+class CommitDoer(Plain):
+    """Images made of containers. An operation's request is its wish's uid."""
 
     def __init__(self, operations: Checkpoints) -> None:
         self._operations = operations
@@ -173,28 +184,20 @@ class OperationDoer:
         return next((each.id for each in await self._operations.operations() if each.request == key.uid), "")
 
     async def begin(self, wish: Wish) -> str:
-        match wish.kind:
-            case "checkpoint":
-                checkpoint = replace(spec_of(wish, CheckpointRequest), request=wish.uid)
-                return (await self._operations.create_checkpoint(checkpoint)).id
-            case "clone":
-                return (await self._operations.clone(replace(spec_of(wish, CloneRequest), request=wish.uid))).id
-            case "commit":
-                return (await self._operations.commit(replace(spec_of(wish, CommitRequest), request=wish.uid))).id
-            case kind:
-                raise InvalidInput(f"nothing is known of wishes of the kind {kind!r}")
+        return (await self._operations.commit(replace(spec_of(wish, CommitRequest), request=wish.uid))).id
 
-    async def follow(self, local: str) -> AsyncGenerator[Told, None]:
+    async def follow(self, local: str, _wish: Wish | None) -> AsyncGenerator[Told, None]:
         tidings = cast("AsyncGenerator[OperationEvent, None]", self._operations.follow_operation(local))
         async with aclosing(tidings) as events:
             async for event in events:
-                yield _operated(event.operation)
+                yield operated(event.operation)
 
     async def break_off(self, local: str) -> None:
         await self._operations.cancel_operation(local)
 
 
-def _operated(operation: Operation) -> Told:
+def operated(operation: Operation) -> Told:
+    """Return how far an operation is, as it is told."""
     cancelled = operation.phase == "Failed" and operation.reason == "Cancelled"
     phase: ResultPhase = "Cancelled" if cancelled else operation.phase
     return Told(phase, operation.reason, operation.message, operation.hint, operation)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from stoker.objects.archives import CheckpointPullRequest, CheckpointPushRequest
 from stoker.objects.checkpoints import (
     CheckpointInfo,
     CheckpointRequest,
@@ -48,7 +49,7 @@ class Containers(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Checkpoints, clones and commits, as `api.ports.CheckpointsPort` has them."""
+    """Checkpoints, clones and commits, as `api.ports.CheckpointsPort` and `ArchivesPort` have them."""
 
     @property
     def in_use(self) -> bool:
@@ -63,6 +64,10 @@ class Checkpoints(Protocol):
     async def create_checkpoint(self, request: CheckpointRequest) -> Operation: ...
     async def clone(self, request: CloneRequest) -> Operation: ...
     async def commit(self, request: CommitRequest) -> Operation: ...
+    async def push_checkpoint(self, name: str, request: CheckpointPushRequest) -> Operation: ...
+    async def pull_checkpoint(self, request: CheckpointPullRequest) -> Operation: ...
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]: ...
+    async def remove_clone(self, name: str) -> CloneInfo: ...
 
 
 class Topology(Protocol):

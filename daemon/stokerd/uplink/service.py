@@ -22,10 +22,11 @@ from stokerd.errors import ConfigError, StokerError
 from stokerd.journal.uplink import UplinkJournal
 from stokerd.settings import UplinkSettings
 from stokerd.uplink import pauses
-from stokerd.uplink.doers import Doer, OperationDoer, RecreateDoer, WarmDoer
+from stokerd.uplink.doers import CommitDoer, Doer, RecreateDoer, WarmDoer
 from stokerd.uplink.identity import Identity, NoIdentity, Store, read_token
 from stokerd.uplink.inventory import Inventory
 from stokerd.uplink.ports import Ports
+from stokerd.uplink.staged import CheckpointDoer, CloneDoer
 from stokerd.uplink.stream import RefusedHere, Stream
 from stokerd.uplink.wishes import Wishes
 
@@ -57,13 +58,12 @@ class UplinkService:
         self._store = Store(directory)
         self._instance = secrets.token_hex(8)
         self._inventory = Inventory(self.node, settings, ports, self._woken.set)
-        operations = OperationDoer(ports.checkpoints)
         doers: dict[str, Doer] = {
             "warm": WarmDoer(ports.images),
             "recreate": RecreateDoer(ports.containers),
-            "checkpoint": operations,
-            "clone": operations,
-            "commit": operations,
+            "checkpoint": CheckpointDoer(ports.checkpoints),
+            "clone": CloneDoer(ports.checkpoints),
+            "commit": CommitDoer(ports.checkpoints),
         }
         self._wishes = Wishes(journal, doers, time.time, self._woken.set)
         self._failing = ""

@@ -1,7 +1,7 @@
 """From what is wished for and what is known of it, what to do next. Pure.
 
 The coordinator says everything that it wishes, again and again; each wish is begun once. What is wished for no more is
-broken off; what is over is kept until the coordinator has it.
+broken off; what is over is kept until the coordinator has it. What some kinds have made goes with their wish.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ class Begin(Struct, frozen=True):
     wish: Wish
 
 
+LASTING = frozenset({"clone"})
+"""Kinds of wishes that make what is there only as long as it is wished for."""
+
+
 class BreakOff(Struct, frozen=True):
+    key: ResultKey
+
+
+class Undo(Struct, frozen=True):
+    """Remove what a wish has made, and then forget it."""
+
     key: ResultKey
 
 
@@ -32,7 +42,7 @@ class Forget(Struct, frozen=True):
     key: ResultKey
 
 
-Action: TypeAlias = Begin | BreakOff | Forget
+Action: TypeAlias = Begin | BreakOff | Undo | Forget
 
 
 def key_of(row: WishRow) -> ResultKey:
@@ -53,16 +63,17 @@ def plan(
         if row.phase not in FINAL:
             actions.append(BreakOff(key))
         elif row.acknowledged:
-            actions.append(Forget(key))
+            actions.append(Undo(key) if row.kind in LASTING else Forget(key))
     for key, wish in wanted.items():
         found = known.get(key)
         begun = key in at_work or (found is not None and found.phase in FINAL)
         # What was begun goes on while the node is paused; a row alone only says that it was about to be.
-        if not begun and not (paused and (found is None or not found.local)):
+        if not begun and not wish.done and not (paused and (found is None or not found.local)):
             actions.append(Begin(wish))
     kept = len(known) + sum(isinstance(each, Begin) for each in actions)
     if kept > MOST_ROWS:
-        over = sorted((row for row in known.values() if row.phase in FINAL), key=lambda row: row.created_at)
+        old = (row for row in known.values() if row.phase in FINAL and row.kind not in LASTING)
+        over = sorted(old, key=lambda row: row.created_at)
         gone = {each.key for each in actions if isinstance(each, Forget)}
         actions += [Forget(key_of(row)) for row in over[: kept - MOST_ROWS] if key_of(row) not in gone]
     return tuple(actions)

@@ -15,7 +15,7 @@ from stokerd.errors import JournalError, NotFound, StokerError
 from stokerd.journal.rows import WishRow
 from stokerd.journal.uplink import UplinkJournal
 from stokerd.uplink.doers import Doer, Told
-from stokerd.uplink.wanting import Begin, BreakOff, Forget, key_of, plan
+from stokerd.uplink.wanting import Begin, BreakOff, Forget, Undo, key_of, plan
 
 _log = structlog.get_logger("uplink")
 _RETRY_FIRST, _RETRY_MOST = 1.0, 30.0
@@ -63,7 +63,8 @@ class Wishes:
         self._breaking.clear()
         async with asyncio.TaskGroup() as group:
             for key, row in self._rows.items():
-                if row.phase not in FINAL and row.local:
+                doer = self._doers.get(row.kind)
+                if row.phase not in FINAL and row.local and not (doer is not None and doer.needs_wish):
                     self._start(group, key, None)
             while True:
                 self._woken.clear()
@@ -139,15 +140,22 @@ class Wishes:
                     if key not in self._breaking:
                         self._breaking.add(key)
                         group.create_task(self._break_off(key), name=f"uplink: break off {key.uid}")
+                case Undo(key):
+                    if key not in self._breaking:
+                        self._breaking.add(key)
+                        group.create_task(self._undo(key), name=f"uplink: undo {key.uid}")
                 case Forget(key):
                     forgotten.append(key)
         if forgotten:
-            try:
-                await self._journal.forget([(key.uid, key.generation) for key in forgotten])
-            except JournalError as error:
-                _log.warning("old wishes could not be removed from the journal", why=error.message)
-            for key in forgotten:
-                self._rows.pop(key, None)
+            await self._forget(forgotten)
+
+    async def _forget(self, keys: Sequence[ResultKey]) -> None:
+        try:
+            await self._journal.forget([(key.uid, key.generation) for key in keys])
+        except JournalError as error:
+            _log.warning("old wishes could not be removed from the journal", why=error.message)
+        for key in keys:
+            self._rows.pop(key, None)
 
     def _start(self, group: asyncio.TaskGroup, key: ResultKey, wish: Wish | None) -> None:
         task = group.create_task(self._do(key, wish), name=f"uplink: wish {key.uid}")
@@ -178,7 +186,7 @@ class Wishes:
             assert wish is not None
             local = await self._begun(key, doer, wish)
         told = Told("Failed", "Lost", "it ended without a word")
-        async with aclosing(cast("AsyncGenerator[Told, None]", doer.follow(local))) as tidings:
+        async with aclosing(cast("AsyncGenerator[Told, None]", doer.follow(local, wish))) as tidings:
             async for told in tidings:
                 if told.phase in FINAL:
                     return told
@@ -225,6 +233,24 @@ class Wishes:
             await self._ended(key, row.kind if row is not None else "", Told("Cancelled", "NoLongerWanted"))
         except StokerError as error:
             _log.warning("what is wished for no more could not be ended", wish=key.uid, why=error.message)
+        finally:
+            self._breaking.discard(key)
+
+    async def _undo(self, key: ResultKey) -> None:
+        """Remove what a wish has made that is wished for no more, however often that fails."""
+        pause = _RETRY_FIRST
+        try:
+            doer = self._doers[self._rows[key].kind]
+            while True:
+                try:
+                    await doer.undo(key)
+                except StokerError as error:
+                    _log.warning("what is wished for no more is still here", wish=key.uid, why=error.message)
+                    await self._sleep(pause)
+                    pause = min(pause * 2, _RETRY_MOST)
+                else:
+                    await self._forget([key])
+                    return
         finally:
             self._breaking.discard(key)
 

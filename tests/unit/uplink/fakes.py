@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stoker.objects.archives import CheckpointPullRequest, CheckpointPushRequest
 from stoker.objects.checkpoints import (
     CheckpointInfo,
     CheckpointRequest,
@@ -16,6 +17,7 @@ from stoker.objects.checkpoints import (
     CommitRequest,
     Operation,
     OperationEvent,
+    PushedTo,
 )
 from stoker.objects.containers import PodInfo, RecreateEvent, RecreateRequest, RecreateStatus
 from stoker.objects.images import (
@@ -29,7 +31,7 @@ from stoker.objects.images import (
     WarmRequest,
 )
 from stoker.objects.node import CapabilityStatus, NodeInfo
-from stokerd.errors import NotFound, StokerError
+from stokerd.errors import Conflict, NotFound, StokerError
 from stokerd.uplink.ports import Ports
 
 
@@ -137,40 +139,101 @@ class FakeContainers:
 
 
 class FakeCheckpoints:
-    """`ports.Checkpoints`: whatever is asked for is done at once."""
+    """`ports.Checkpoints`: what is asked for is done at once, or when a test says so, where its kind is ``held``."""
 
     in_use = True
 
     def __init__(self) -> None:
         self.done: list[Operation] = []
+        self.requests: list[Any] = []
+        self.held: set[str] = set()
+        self.refuses: list[StokerError] = []
+        """Raised by what is asked for next, one each."""
+        self.kept: dict[str, CheckpointInfo] = {}
+        self.running: dict[str, CloneInfo] = {}
+        self.away: StokerError | None = None
+        self.bell = Bell()
 
     async def checkpoints(self) -> list[CheckpointInfo]:
-        return []
+        if self.away is not None:
+            raise self.away
+        stand = [each.checkpoint for each in self.running.values()]
+        return [replace(each, clones=stand.count(each.id)) for each in self.kept.values()]
 
     async def clones(self) -> list[CloneInfo]:
-        return []
+        if self.away is not None:
+            raise self.away
+        return list(self.running.values())
 
     async def operations(self) -> list[Operation]:
-        return self.done
+        return self.done[::-1]
+
+    def of(self, kind: str) -> list[Operation]:
+        return [each for each in self.done if each.kind == kind]
 
     async def follow_operation(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
-        yield OperationEvent(operation=next(each for each in self.done if each.id == identity))
+        while True:
+            found = next(each for each in self.done if each.id == identity)
+            yield OperationEvent(operation=found)
+            if found.phase in {"Succeeded", "Failed"}:
+                return
+            await self.bell.wait()
 
     async def cancel_operation(self, name: str) -> Operation:
-        return next(each for each in self.done if each.id == name)
+        found = next(each for each in self.done if each.id == name)
+        if found.phase == "Running":
+            self.end(found, phase="Failed", reason="Cancelled", cancelled=True)
+        return found
 
-    def _do(self, kind: Any, request: str) -> Operation:
-        self.done.append(Operation(id=f"op-{len(self.done)}", kind=kind, phase="Succeeded", request=request))
+    def end(self, operation: Operation, **what: Any) -> None:
+        """Let an operation be over."""
+        self.done = [replace(each, **what) if each.id == operation.id else each for each in self.done]
+        self.bell.ring()
+
+    def _do(self, kind: Any, request: Any, **what: Any) -> Operation:
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.requests.append(request)
+        phase: Any = "Running" if kind in self.held else "Succeeded"
+        self.done.append(Operation(id=f"op-{len(self.done)}", kind=kind, phase=phase, request=request.request, **what))
         return self.done[-1]
 
+    def _keep(self, identity: str, name: str) -> CheckpointInfo:
+        self.kept[identity] = CheckpointInfo(id=identity, name=name)
+        return self.kept[identity]
+
     async def create_checkpoint(self, request: CheckpointRequest) -> Operation:
-        return self._do("Checkpoint", request.request)
+        names = request.containers or ["app"]
+        return self._do("Checkpoint", request, checkpoints=[self._keep(f"cp-{each}", request.name) for each in names])
+
+    async def push_checkpoint(self, name: str, request: CheckpointPushRequest) -> Operation:
+        return self._do("Push", request, pushed=PushedTo(reference=request.to, digest=f"sha256:{name}"))
+
+    async def pull_checkpoint(self, request: CheckpointPullRequest) -> Operation:
+        return self._do("Pull", request, checkpoints=[self._keep(f"cp-pulled-{len(self.kept)}", request.name)])
 
     async def clone(self, request: CloneRequest) -> Operation:
-        return self._do("Clone", request.request)
+        operation = self._do("Clone", request)
+        for number in range(len(self.running), len(self.running) + request.count):
+            info = CloneInfo(
+                id=f"clone-{number}", checkpoint=request.checkpoint, phase="Running", labels=dict(request.labels)
+            )
+            self.running[info.id] = info
+        self.end(operation, clones=list(self.running.values()))
+        return self.done[-1]
 
     async def commit(self, request: CommitRequest) -> Operation:
-        return self._do("Commit", request.request)
+        return self._do("Commit", request)
+
+    async def remove_checkpoint(self, name: str) -> list[CheckpointInfo]:
+        if any(each.checkpoint == name for each in self.running.values()):
+            raise Conflict(f"{name} is in use")
+        return [self.kept.pop(name)]
+
+    async def remove_clone(self, name: str) -> CloneInfo:
+        if self.away is not None:
+            raise self.away
+        return self.running.pop(name)
 
 
 class SwitchedOff(StokerError):

@@ -9,24 +9,26 @@ from stoker.objects.link import FINAL, ResultKey, Wish
 from stokerd.journal.rows import WishRow
 from stokerd.uplink import wanting
 from stokerd.uplink.pauses import pause, told_pause
-from stokerd.uplink.wanting import Begin, BreakOff, Forget, key_of, plan
+from stokerd.uplink.wanting import Begin, BreakOff, Forget, Undo, key_of, plan
 
 WISHES = st.lists(
     st.builds(
-        lambda uid, generation: Wish(uid=uid, generation=generation, kind="warm"),
+        lambda uid, generation, done: Wish(uid=uid, generation=generation, kind="warm", done=done),
         st.sampled_from("abcd"),
         st.integers(1, 3),
+        st.booleans(),
     ),
     max_size=6,
     unique_by=lambda wish: (wish.uid, wish.generation),
 )
 ROWS = st.lists(
     st.builds(
-        lambda uid, generation, local, phase, acknowledged: WishRow(
-            uid, generation, "warm", local, 0.0, phase, b"", acknowledged and phase in FINAL
+        lambda uid, generation, kind, local, phase, acknowledged: WishRow(
+            uid, generation, kind, local, 0.0, phase, b"", acknowledged and phase in FINAL
         ),
         st.sampled_from("abcd"),
         st.integers(1, 3),
+        st.sampled_from(["warm", "clone"]),
         st.sampled_from(["", "warm-1"]),
         st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Cancelled"]),
         st.booleans(),
@@ -44,12 +46,14 @@ def test_each_wish_is_begun_once_and_nothing_else_is(
     busy = data.draw(st.sets(st.sampled_from([*known] or [ResultKey("-", 0)])))
     actions = plan(wishes, paused, rows, busy)
     wanted = {ResultKey(wish.uid, wish.generation) for wish in wishes}
+    done = {ResultKey(wish.uid, wish.generation) for wish in wishes if wish.done}
     begun = [ResultKey(each.wish.uid, each.wish.generation) for each in actions if isinstance(each, Begin)]
     broken = [each.key for each in actions if isinstance(each, BreakOff)]
-    forgotten = [each.key for each in actions if isinstance(each, Forget)]
+    undone = [each.key for each in actions if isinstance(each, Undo)]
+    forgotten = [each.key for each in actions if isinstance(each, Forget)] + undone
     assert len(set(begun)) == len(begun)
     for key in begun:
-        assert key in wanted
+        assert key in wanted - done
         assert key not in busy
         assert key not in known or known[key].phase not in FINAL
         assert not paused or known[key].local
@@ -59,9 +63,10 @@ def test_each_wish_is_begun_once_and_nothing_else_is(
     for key in forgotten:
         assert key not in wanted
         assert known[key].acknowledged
+        assert (known[key].kind == "clone") == (key in undone)
     # Nothing is left out: what is wished for is over, at work, begun, or held back by the pause.
     for key in wanted:
-        assert key in begun or key in busy or paused or known[key].phase in FINAL
+        assert key in begun or key in busy or key in done or paused or known[key].phase in FINAL
     for key, row in known.items():
         assert key in wanted or key in broken or key in forgotten or (row.phase in FINAL and not row.acknowledged)
 

@@ -14,12 +14,13 @@ import msgspec
 from stoker.objects.checkpoints import CheckpointRequest, CommitRequest, Operation
 from stoker.objects.containers import RecreateRequest, RecreateStatus
 from stoker.objects.images import JobStatus, WarmRequest
-from stoker.objects.link import Desired, Result, ResultKey, Wish, WishKind
+from stoker.objects.link import CheckpointWish, Desired, Result, ResultKey, Wish, WishKind
 from stokerd.errors import InvalidInput, JournalError, RuntimeUnavailable
 from stokerd.journal.database import Database
 from stokerd.journal.rows import WishRow
 from stokerd.journal.uplink import UplinkJournal
-from stokerd.uplink.doers import OperationDoer, RecreateDoer, WarmDoer
+from stokerd.uplink.doers import CommitDoer, RecreateDoer, WarmDoer
+from stokerd.uplink.staged import CheckpointDoer
 from stokerd.uplink.wishes import Wishes
 from tests.unit.uplink.fakes import FakeNode
 from tests.unit.uplink.test_service import eventually
@@ -40,15 +41,14 @@ class Bench:
     """Wishes on fakes; everything that was said is kept."""
 
     def __init__(self, journal: Fickle, node: FakeNode) -> None:
-        operations = OperationDoer(node.checkpoints)
         self.node, self.journal, self.said = node, journal, list[Result]()
         self.wishes = Wishes(
             journal,
             {
                 "warm": WarmDoer(node.images),
                 "recreate": RecreateDoer(node.containers),
-                "checkpoint": operations,
-                "commit": operations,
+                "checkpoint": CheckpointDoer(node.checkpoints),
+                "commit": CommitDoer(node.checkpoints),
             },
             lambda: 1.0,
             lambda: self.said.extend(self.wishes.take_results()),
@@ -132,7 +132,7 @@ async def test_every_kind_becomes_what_it_is_here_and_unknown_ones_are_refused(t
     async with bench(tmp_path) as made:
         made.desire(
             wish("u2", "recreate", RecreateRequest(pod="web", all=True)),
-            wish("u3", "checkpoint", CheckpointRequest(pod="web")),
+            wish("u3", "checkpoint", CheckpointWish(request=CheckpointRequest(pod="web"))),
             wish("u4", "commit", CommitRequest(container="web", image="x:1")),
             wish("u5", "sandbox", {"anything": 1}),
             wish("u6", "warm", {"no": "images"}),

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stoker.objects.checkpoints import CheckpointInfo, CheckpointRequest, CommitRequest, CommittedImage, Operation
+from stoker.objects.checkpoints import CheckpointInfo, CommitRequest, CommittedImage, Operation
 from stoker.objects.cluster_images import NodeImage, PullSecret, PullSecretSpec, SecretAuth, SecretReference
 from stoker.objects.cluster_nodes import Node, NodeSpec
 from stoker.objects.cluster_requests import (
@@ -30,7 +30,7 @@ from stoker.objects.cluster_requests import (
 from stoker.objects.containers import PodInfo, RecreateRequest, RecreateStatus, TargetStatus
 from stoker.objects.images import ItemStatus, JobStatus, Progress, WarmRequest
 from stoker.objects.inventory import PodInventory
-from stoker.objects.link import Result, ResultPhase, Wish
+from stoker.objects.link import CheckpointWish, Result, ResultPhase, Wish
 from stoker.objects.meta import LabelSelector, Object, ObjectMeta, ObjectReference
 from stoker_coordinator.controllers import placing, sharing
 from stoker_coordinator.controllers.informer import Informer
@@ -251,7 +251,8 @@ async def test_checkpoint_and_commit() -> None:
             )
         )
         (wish,) = await desk.wishes()
-        request = read(wish, CheckpointRequest)
+        request = read(wish, CheckpointWish).request
+        assert not any(name.startswith("stoker.dev/") for name in request.labels)
         assert (request.pod, request.containers, request.stop) == ("ns/web-0", ["app"], True)
         info = CheckpointInfo(id="cp-1", bytes=7, frozen_seconds=0.0123)
         detail = raw(Operation(id="o", kind="Checkpoint", phase="Succeeded", checkpoints=[info]))
