@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stoker import toml_settings
 from stoker.toml_settings import SettingsError
+from stoker_coordinator.controllers import fabric_settings
 from stoker_coordinator.controllers.fabric_settings import FabricSettings
 from stoker_coordinator.errors import ConfigError
 from stoker_coordinator.nodes.settings import LinkSettings
@@ -57,6 +58,7 @@ def _between(settings: Settings) -> Iterator[str]:
         yield "api.socket: a unix socket's path can have at most 107 bytes"
     if bool(api.tls_cert) != bool(api.tls_key):
         yield "api.tls_cert and api.tls_key: one of them is missing"
+    yield from fabric_settings.problems(settings.fabric)
     if not api.listen:
         return
     try:

@@ -142,7 +142,7 @@ class Fabrics:
             case Node() as node:
                 facts = self.live.facts(node.metadata.name)
                 if facts is not None and dict(facts.labels) != node.metadata.labels:
-                    self._put(replace(facts, labels=node.metadata.labels))
+                    self._put(replace(self._facts_of(node.metadata.name), labels=node.metadata.labels))
             case _:
                 return
 

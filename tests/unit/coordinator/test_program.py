@@ -196,6 +196,10 @@ def test_every_error_of_a_configuration_is_told(tmp_path: Path) -> None:
         ('[api]\ntls_cert = "/x"', "one of them is missing"),
         ('[api]\nsocket = "x.sock"', "not an absolute path"),
         ('[coordinator]\nstate_dir = "x"', "not an absolute path"),
+        ('[fabric]\nlabels = ["rooms"]', "is not like"),
+        ('[fabric]\nlabels = ["rooms: a/b/c"]', "no name such as app"),
+        ('[fabric]\nlabels = ["RoCE: room"]', "the name 'roce' is taken"),
+        ('[fabric]\nlabels = ["rooms: room", "Rooms: rack"]', "the name 'rooms' is taken"),
         ("x", "is not TOML"),
     ],
 )
