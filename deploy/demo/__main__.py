@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.demo import pods, topology
+from deploy.demo import checkpoints, pods, topology
 from deploy.demo.scene import MIB, Scene, Story, check, image_specs, make_scene, publish
 from stoker.client import Client
 from stoker.objects.images import ItemEvent, WarmRequest
@@ -48,12 +48,13 @@ def _play(workdir: Path, *, keep: bool) -> int:
         asyncio.run(_survive(scene, story))
         asyncio.run(pods.play(scene, story))
         asyncio.run(topology.play(scene, story))
+        asyncio.run(checkpoints.play(scene, story, keep=keep))
         if keep:
             kept = True
             _leave_running(scene)
         else:
             _clean(scene, story, before)
-        print(f"\n{'What was done':-<60}\n{story.table()}")
+        print(f"\nWhat was done\n{story.table()}")
     finally:
         if not kept:
             scene.stokerd.stop()
@@ -66,7 +67,7 @@ def _play(workdir: Path, *, keep: bool) -> int:
 
 
 def _set_up(scene: Scene, story: Story) -> None:
-    with story.stage("A fresh node: containerd, runc, CNI in a root of their own, and a registry") as stage:
+    with story.stage("A fresh node: containerd, runc, CRIU, CNI; and a registry") as stage:
         scene.registry.start()
         scene.node.start()
         scene.node.expose(scene.registry.port)
@@ -78,7 +79,7 @@ def _set_up(scene: Scene, story: Story) -> None:
         size = publish(scene)
         stage.outcome = f"{len(image_specs())} images, {size / MIB:.0f} MiB of layers"
         print(stage.outcome)
-    with story.stage("A machine of files: 8 GPUs, 11 NICs; each hangs on a real lldpd by a real cable") as stage:
+    with story.stage("A machine of files: 8 GPUs, 11 NICs; real cables, real lldpd") as stage:
         scene.hardware.start()
         stage.outcome = f"{len(scene.hardware.switches.cables)} cables"
     with story.stage("stokerd starts") as stage:
@@ -99,7 +100,7 @@ def _warm(scene: Scene, story: Story, list_file: Path) -> None:
 
 
 def _pin(scene: Scene, story: Story) -> None:
-    with story.stage("Pin one, so that the kubelet's garbage collector leaves it alone") as stage:
+    with story.stage("Pin one: the kubelet's garbage collector leaves it alone") as stage:
         check(scene.stoker("image", "pin", scene.name("ai/server:0.9"), "--for", "24h") == 0, "pinning")
         check(scene.stoker("image", "pins") == 0, "listing pins")
         check(scene.stoker("image", "ls") == 0, "listing images")
@@ -130,7 +131,7 @@ async def _survive(scene: Scene, story: Story) -> None:
                 job = await ended(client, job.id)
             check(job.state == "Succeeded", "the job after the kill")
             twice = max(proxy.bytes_sent(pushed.layers[0].digest) - pushed.compressed_size, 0) / MIB
-            stage.outcome = f"only the rest was fetched ({twice:.1f} of {pushed.compressed_size / MIB:.0f} MiB twice)"
+            stage.outcome = f"the rest was fetched ({twice:.1f} of {pushed.compressed_size / MIB:.0f} MiB twice)"
             print(stage.outcome)
             await asyncio.to_thread(scene.stoker, "image", "history", name)
 
@@ -142,6 +143,8 @@ def _clean(scene: Scene, story: Story, before: Store) -> None:
         check(scene.stoker("image", "rm", "--force", *tags) == 0, "removing images")
         left = Store.of(scene.node) - before
         check(not left, f"nothing left in containerd, but there is {left}")
+        of_clones = checkpoints.left(scene)
+        check(not of_clones, f"nothing left of checkpoints and clones, but there is {of_clones}")
         stage.outcome = "containerd holds what it held before"
         print(stage.outcome)
 
@@ -157,6 +160,7 @@ The node goes on running. Play with it:
   .venv/bin/stoker image ls
   .venv/bin/stoker image watch
   .venv/bin/stoker topology --watch
+  .venv/bin/stoker clone golden -n 3; .venv/bin/stoker clone ls
   make rig-shell NAME=demo          # a shell in the node
 Stop it all:
   kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-down NAME=demo-switches; make rig-clean"""

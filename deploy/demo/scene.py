@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tests.rig.registry import Registry
 from tests.rig.stokerd import Stokerd
 
 MIB = 1 << 20
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Story:
 
     def table(self) -> str:
         rows = [(stage.title, stage.outcome, f"{stage.seconds:.1f} s") for stage in self.stages]
+        rows.append(("all together", "", f"{sum(stage.seconds for stage in self.stages):.0f} s"))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         return "\n".join(f"  {a.ljust(widths[0])}  {b.ljust(widths[1])}  {c.rjust(widths[2])}" for a, b, c in rows)
 
@@ -85,12 +88,17 @@ class Scene:
     stokerd: Stokerd
     hardware: Hardware
 
+    @property
+    def checkpoints(self) -> Path:
+        """Return the directory of stokerd's checkpoints, which the node sees, too."""
+        return self.node.artifacts_dir / CHECKPOINTS
+
     def name(self, image: str) -> str:
         return f"{self.registry.address}/{image}"
 
     def stoker(self, *arguments: str) -> int:
         """Run the command line as a person would, its output going where ours goes."""
-        shown = " ".join(["stoker", *arguments])
+        shown = shlex.join(["stoker", *arguments])
         print(f"\x1b[2m$ {shown}\x1b[0m" if sys.stdout.isatty() else f"$ {shown}", flush=True)
         argv = [sys.executable, "-m", "stoker", "--socket", str(self.stokerd.socket), *arguments]
         return subprocess.run(argv, check=False).returncode
@@ -106,6 +114,7 @@ def make_scene(workdir: Path) -> Scene:
         "images": {"disk_reserve": "256MiB", "disk_floor": "128MiB"},
         "daemon": {"log_level": "info"},
         "topology": hardware.settings,
+        "checkpoints": {"directory": str(node.artifacts_dir / CHECKPOINTS)},
     }
     return Scene(registry, node, Stokerd(node, workdir / "stokerd", settings=settings), hardware)
 

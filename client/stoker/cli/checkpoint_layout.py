@@ -10,7 +10,7 @@ from stoker.units import brief_duration, fine_duration, format_size
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from stoker.objects.checkpoints import CheckpointInfo, CloneInfo, CommittedImage, Operation
+    from stoker.objects.checkpoints import CheckpointInfo, CloneInfo, CommittedImage, Operation, PushedTo
 
 _WORDS = {
     "Checkpoint": "checkpoint of",
@@ -23,11 +23,14 @@ _WORDS = {
     "Push": "push of",
     "Pull": "pull of",
 }
+_STEPS = {"surrounding": "preparing root, files and network"}
+"""Steps of which the name alone says too little."""
 
 
 def title(operation: Operation) -> str:
     """Return what is done, in words: ``checkpoint of default/web/app``."""
-    return clean(f"{_WORDS[operation.kind]} {operation.subject or operation.id}")
+    words = "clones of" if operation.kind == "Clone" and operation.desired > 1 else _WORDS[operation.kind]
+    return clean(f"{words} {operation.subject or operation.id}")
 
 
 def state_text(operation: Operation) -> str:
@@ -39,7 +42,7 @@ def state_text(operation: Operation) -> str:
     if operation.desired > 1 and operation.kind == "Clone":
         return f"{operation.succeeded} of {operation.desired}"
     if operation.phase == "Running" and operation.steps:
-        step = clean(operation.steps[-1].name)
+        step = clean(_STEPS.get(operation.steps[-1].name, operation.steps[-1].name))
         if operation.total_bytes:
             return f"{step} {format_size(operation.done_bytes)} of {format_size(operation.total_bytes)}"
         return step
@@ -84,11 +87,10 @@ def outcome_lines(operation: Operation, style: Style, now: datetime) -> list[str
     if operation.kind in {"Clone", "Restore"}:
         return [_clones_line(operation, took)]
     if operation.image is not None:
-        lines = [f"{_image_line(operation.image, style)}, in {took}", *_skipped(operation.image)]
-        return [*lines, *_pushed_lines(operation, style)]
+        return [f"{_image_line(operation.image, style)}, in {took}", *_image_details(operation)]
     if operation.pushed is not None:
-        first, *rest = _pushed_lines(operation, style)
-        return [f"{first}, in {took}", *rest]
+        first = f"{style.ok} {clean(operation.pushed.reference)}  {_sent(operation.pushed)}, in {took}"
+        return [first, f"  {clean(operation.pushed.digest)}", *_partly(operation.pushed)]
     if operation.kind == "Pull":
         return [_taken_line(each, style) + f", in {took}" for each in operation.checkpoints]
     return [f"{style.ok} {title(operation)}: done in {took}"]
@@ -101,18 +103,21 @@ def _checkpoint_line(made: CheckpointInfo, style: Style) -> str:
     return f"{style.ok} {clean(made.id)}{name}  {clean(made.container)}: {size}; {state}"
 
 
-def _pushed_lines(operation: Operation, style: Style) -> list[str]:
-    pushed = operation.pushed
-    if pushed is None:
-        return []
+def _image_details(operation: Operation) -> list[str]:
+    made, pushed = operation.image, operation.pushed
+    lines = [f"  {clean(made.digest)}", *_skipped(made)] if made is not None else []
+    return [*lines, f"  pushed: {_sent(pushed)}", *_partly(pushed)] if pushed is not None else lines
+
+
+def _sent(pushed: PushedTo) -> str:
     kinds = ((pushed.existing_bytes, "there already"), (pushed.mounted_bytes, "mounted"))
-    rest = "".join(f", {format_size(size)} {how}" for size, how in kinds if size)
-    lines = [
-        f"{style.ok} {clean(pushed.reference)}  {clean(pushed.digest)}: {format_size(pushed.sent_bytes)} sent{rest}"
-    ]
-    if pushed.partial:
-        lines.append("  only what this node has of the index was pushed: the manifest of its own platform")
-    return lines
+    return f"{format_size(pushed.sent_bytes)} sent" + "".join(f", {format_size(n)} {how}" for n, how in kinds if n)
+
+
+def _partly(pushed: PushedTo) -> list[str]:
+    if not pushed.partial:
+        return []
+    return ["  only what this node has of the index was pushed: the manifest of its own platform"]
 
 
 def _taken_line(made: CheckpointInfo, style: Style) -> str:
@@ -131,7 +136,7 @@ def _clones_line(operation: Operation, took: str) -> str:
 
 def _image_line(made: CommittedImage, style: Style) -> str:
     stood = f"; frozen {fine_duration(made.frozen_seconds)}" if made.frozen_seconds else ""
-    return f"{style.ok} {clean(made.image)}  {clean(made.digest)}, layer {format_size(made.layer_bytes)}{stood}"
+    return f"{style.ok} {clean(made.image)}  layer {format_size(made.layer_bytes)}{stood}"
 
 
 def _skipped(made: CommittedImage) -> list[str]:

@@ -54,7 +54,10 @@ def test_commit_and_push(daemon: Served, run: Run) -> None:
     assert result.code == 0, result.err
     asked = daemon.api.checkpoints.asked("commit")
     assert (asked.push, asked.squash, asked.compression) == (True, True, "zstd")
-    assert "reg.example/app:v1  sha256:" in result.out
+    made, digest, pushed = result.lines[-3:]
+    assert made.startswith("✓ docker.io/library/app:v2  layer 1.0 MiB; frozen 3ms, in ")
+    assert digest.startswith("  sha256:")
+    assert pushed == "  pushed: 3.0 MiB sent"
     assert run("commit", "web", "app", "-u", "me").code == 2
 
 

@@ -173,7 +173,7 @@ class TestClone:
             hook=["/bin/start", "a b"],
         )
         assert SECRET not in result.out
-        assert result.lines[0] == f"operation op-0000000000: clone of {GOLDEN}"
+        assert result.lines[0] == f"operation op-0000000000: clones of {GOLDEN}"
         assert result.lines[1:3] == [f"✓ clone-{number:016x}  10.88.0.7" for number in range(2)]
         assert result.lines[3].startswith(f"{GOLDEN}: 2 clones in ")
 
@@ -246,8 +246,8 @@ def test_commit(daemon: Served, run: Run) -> None:
         squash=True,
         compression="zstd",
     )
-    assert result.lines[-1].startswith("✓ docker.io/library/app:v2  sha256:bbbb")
-    assert "layer 1.0 MiB; frozen 3ms, in " in result.lines[-1]
+    assert result.lines[-2].startswith("✓ docker.io/library/app:v2  layer 1.0 MiB; frozen 3ms, in ")
+    assert result.lines[-1].startswith("  sha256:bbbb")
 
 
 class TestOperations:
