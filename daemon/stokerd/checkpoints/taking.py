@@ -41,12 +41,14 @@ from stokerd.checkpoints.preparing import Job, Preparer
 from stokerd.checkpoints.refusals import explain
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey
-from stokerd.errors import RuntimeFailure, RuntimeNoSpace, RuntimeTimeout
+from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNoSpace, RuntimeTimeout
 from stokerd.runtime.protocol import NativeRuntime
 
 _log = structlog.get_logger("checkpoints")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORPHAN_TIMEOUT = 60.0
+_VIEW_TRIES = 10
+_VIEW_PAUSE = 0.1
 _NEARLY = 0.9
 
 
@@ -311,8 +313,20 @@ async def remove(runtime: NativeRuntime, shelf: Shelf, checkpoint: str) -> None:
     """Remove a checkpoint, complete or not. The files go last: as long as they are there, it is tried again."""
     await asyncio.to_thread(lambda: shelf.path(checkpoint, shelves.MANIFEST).unlink(missing_ok=True))
     for name in (active_key(checkpoint), root_name(checkpoint)):
-        await runtime.snapshots.remove(name)
+        await _remove_snapshot(runtime, name)
     await asyncio.to_thread(shelf.discard, checkpoint)
+
+
+async def _remove_snapshot(runtime: NativeRuntime, name: str) -> None:
+    """Remove it; where somebody looks through a view of it just now, a moment later."""
+    for _ in range(_VIEW_TRIES):
+        try:
+            await runtime.snapshots.remove(name)
+        except RuntimeInvalid:
+            await asyncio.sleep(_VIEW_PAUSE)
+        else:
+            return
+    await runtime.snapshots.remove(name)
 
 
 async def remove_group(runtime: NativeRuntime, shelf: Shelf, group: Together) -> None:

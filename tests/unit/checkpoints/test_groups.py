@@ -12,7 +12,7 @@ from stokerd.checkpoints.errors import CheckpointError, CheckpointNoSpace, Check
 from stokerd.checkpoints.model import Wish, root_name
 from stokerd.checkpoints.preflight import OpenFile, Space
 from stokerd.checkpoints.shelf import Shelf
-from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, StokerError
+from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeInvalid, StokerError
 from stokerd.runtime.memory_conduct import Conduct
 from tests.unit.checkpoints.bench import Bench, ended
 from tests.unit.checkpoints.test_service import PLACES, REFUSED
@@ -257,3 +257,10 @@ class TestStopping:
         assert self.state(bench, container) == "stopped"
         await bench.room.remove(made.id)
         assert bench.left() == []
+
+
+async def test_a_view_that_is_just_going_holds_a_removal_up_for_a_moment(bench: Bench) -> None:
+    made = await bench.room.create(bench.container())
+    bench.runtime.fail("snapshots.Remove", RuntimeInvalid("cannot remove snapshot with child"), times=2)
+    await bench.room.remove(made.id)
+    assert bench.left() == []
