@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import Publish
-from tests.rig.cluster import Cluster
+from tests.rig.cluster import Cluster, Member
 from tests.rig.images import ImageSpec
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node, NodeOptions
@@ -154,6 +156,99 @@ async def test_a_checkpoint_by_object(cluster: Cluster) -> None:
         listed = await asyncio.to_thread(member.stokerd.cli, "checkpoint", "ls", "--json")
         assert status["checkpointId"] in listed.stdout
         await asyncio.to_thread(member.stokerd.cli, "checkpoint", "rm", status["checkpointId"])
+
+
+COUNT = (
+    "token=$(cat /proc/sys/kernel/random/uuid); i=0; "
+    'while true; do i=$((i+1)); echo "$token $i" > /next; mv /next /count; sleep 0.05; done'
+)
+"""Counts, and has a word in memory that no other run of it has."""
+
+
+@pytest.mark.criu
+async def test_a_checkpoint_on_one_node_goes_on_on_another_as_long_as_its_object_is_there(
+    cluster: Cluster, registry: Registry
+) -> None:
+    """By way of the registry; a coordinator and a stokerd that are killed in the middle lose and double nothing."""
+    home, other = cluster.members[:2]
+    async with BareCri(home.node) as bare, BareCri(other.node):
+        pod = await bare.run_pod("agent-0", namespace="shop")
+        app = await bare.run(pod, "app", command=["sh", "-c", COUNT], linux=own_pids())
+        await bare.exec(app, "sh", "-c", "until grep -q ' 20$' /count 2>/dev/null; do sleep 0.05; done")
+        await asyncio.to_thread(cluster.coordinator.apply, _clone("copies", "golden", count=2))
+        checkpoint = _checkpoint("golden", "agent-0", destination=f"{registry.address}/shop/golden:1")
+        await asyncio.to_thread(cluster.coordinator.apply, checkpoint)
+        await asyncio.to_thread(until, "it is being made", _placed(cluster, "checkpoints", "golden"), timeout=60)
+        cluster.coordinator.kill()
+        await asyncio.to_thread(cluster.coordinator.start)
+        made = await asyncio.to_thread(_over, cluster, "checkpoints", "golden")
+        assert (made["phase"], made["nodeName"]) == ("Succeeded", "node1"), made
+        assert made["reference"].startswith(f"{registry.address}/shop/golden:1@sha256:")
+        token, counted = (await bare.exec(app, "cat", "/count")).split()
+
+        await asyncio.to_thread(until, "clones are begun", _placed(cluster, "clones", "copies"), timeout=60)
+        other.stokerd.kill()
+        await asyncio.to_thread(other.stokerd.start)
+        status = await asyncio.to_thread(_over, cluster, "clones", "copies")
+        assert (status["phase"], status["nodeName"], status["ready"]) == ("Succeeded", "node2", 2), status
+        ids = sorted(each["id"] for each in status["clones"])
+        assert sorted(each["id"] for each in await asyncio.to_thread(_listed, other, "clone", "ls")) == ids
+        for identity in ids:
+            first = await asyncio.to_thread(_counted, other, identity)
+            assert first[0] == token
+            assert first[1] >= 20
+            goes_on = partial(_counted_further, other, identity, than=int(counted))
+            await asyncio.to_thread(until, "it goes on", goes_on, timeout=60)
+        shown = await asyncio.to_thread(cluster.coordinator.cli, "get", "clones", "-n", "shop")
+        assert "2/2" in shown.stdout
+
+        # The node is away while the object goes; what was made goes when it is back, and the copy with it.
+        other.stokerd.kill()
+        await asyncio.to_thread(cluster.coordinator.cli, "delete", "clones", "copies", "-n", "shop")
+        await asyncio.to_thread(other.stokerd.start)
+        await asyncio.to_thread(until, "the clones are gone", lambda: not _listed(other, "clone", "ls"), timeout=60)
+        await asyncio.to_thread(until, "the copy, too", lambda: not _listed(other, "checkpoint", "ls"), timeout=60)
+        await asyncio.to_thread(home.stokerd.cli, "checkpoint", "rm", made["checkpointId"])
+
+
+def _checkpoint(name: str, pod: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "stoker.dev/v1",
+        "kind": "Checkpoint",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"podName": pod, **spec},
+    }
+
+
+def _clone(name: str, checkpoint: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "stoker.dev/v1",
+        "kind": "Clone",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"checkpoint": checkpoint, "nodeName": "node2", "trust": True, **spec},
+    }
+
+
+def _placed(cluster: Cluster, kind: str, name: str) -> Callable[[], bool]:
+    return lambda: bool((cluster.coordinator.get(kind, name, "shop").get("status") or {}).get("nodeName"))
+
+
+def _listed(member: Member, *words: str) -> list[dict[str, Any]]:
+    done = member.stokerd.cli(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def _counted(member: Member, clone: str) -> tuple[str, int]:
+    """Return the word that the program in a clone remembers, and how far it has counted."""
+    pid = next(each["pid"] for each in _listed(member, "clone", "ls") if each["id"] == clone)
+    token, count = Path(f"/proc/{pid}/root/count").read_text(encoding="ascii").split()
+    return token, int(count)
+
+
+def _counted_further(member: Member, clone: str, *, than: int) -> bool:
+    return _counted(member, clone)[1] > than
 
 
 def _over(cluster: Cluster, kind: str, name: str) -> dict[str, Any]:
