@@ -61,6 +61,8 @@ class Clones:
         self._restorer = Restorer(runtime, shelf, owner, self.reserve)
         self._watch = Watch(runtime, shelf, self._undoer)
         self.under_way: set[str] = set()
+        self.left: Callable[[], object] = lambda: None
+        """Is called when something was left that the next `converge` has to do."""
 
     async def make(self, manifest: Manifest, wish: CloneWish | None = None, tell: Tell = untold) -> Clone:
         """Bring the container of a checkpoint back once more; returns when it runs."""
@@ -169,9 +171,14 @@ class Clones:
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or clone.id}: {error.strerror}") from None
         finally:
-            if not made:
-                await to_the_end(self._give_up(begun), f"remove {clone.id}")
-            self.under_way.discard(clone.id)
+            tidy = made
+            try:
+                if not made:
+                    tidy = await to_the_end(self._give_up(begun), f"remove {clone.id}")
+            finally:
+                self.under_way.discard(clone.id)
+                if not tidy:
+                    self.left()
         if lazy or clone.pod:
             self._watch.add(clone)
         _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
@@ -180,14 +187,16 @@ class Clones:
     def _new(self, manifest: Manifest) -> Clone:
         return Clone(f"clone-{secrets.token_hex(8)}", manifest.id, self._clock())
 
-    async def _give_up(self, begun: Clone) -> None:
-        """Take back what was made of a clone; what cannot be done now is done by the next `converge`."""
+    async def _give_up(self, begun: Clone) -> bool:
+        """Take back what was made of a clone; False when that is left to the next `converge`."""
         found = await asyncio.to_thread(self._shelf.clone, begun.id)
         if found is not None:
             try:
                 await self._take_back(replace(found, state=begun.state))
             except (RuntimeFailure, CheckpointError, OSError) as error:
                 _log.warning("cannot clear up after a clone now", id=begun.id, why=str(error))
+                return False
+        return True
 
     async def _take_back(self, clone: Clone) -> None:
         """Undo what was made; one that was to come back keeps its network, so that it can be tried again."""

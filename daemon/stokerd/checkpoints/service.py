@@ -83,6 +83,7 @@ class Checkpoints:
                 await self._tune()
                 self._taker = Taker(self._runtime, shelf, self._owner, self._survey, self._dumpers, self._clock)
                 self._clones = Clones(self._runtime, shelf, self._owner, self._clock, self._networks_ahead)
+                self._taker.left = self._clones.left = self._again.set
                 self._shelf = shelf
 
     async def _tune(self) -> None:

@@ -83,6 +83,8 @@ class Taker:
         self._describer = Describer(runtime, shelf)
         self.under_way: set[str] = set()
         """Checkpoints that are being made: nobody else clears those up."""
+        self.left: Callable[[], object] = lambda: None
+        """Is called when something was left that the next reconciliation has to do."""
 
     async def take(
         self, container_ids: Sequence[str], wish: Wish, tell: Tell = untold, *, grouped: bool = False
@@ -111,8 +113,13 @@ class Taker:
             raise CheckpointNoSpace(error.message) from None
         finally:
             certain = [job.id for job, freeze in zip(jobs, freezes, strict=True) if freeze.thawed]
-            await to_the_end(self._clear(certain), f"clear {', '.join(certain)}")
-            self.under_way.difference_update(job.id for job in jobs)
+            tidy = False
+            try:
+                tidy = await to_the_end(self._clear(certain), f"clear {', '.join(certain)}")
+            finally:
+                self.under_way.difference_update(job.id for job in jobs)
+                if not tidy or len(certain) < len(jobs):
+                    self.left()
 
     # ------------------------------------------------------------------------------------------ the work
 
@@ -283,14 +290,17 @@ class Taker:
 
     # ------------------------------------------------------------------------------------------ after
 
-    async def _clear(self, checkpoints: Sequence[str]) -> None:
-        """Remove what incomplete checkpoints left; complete ones stay."""
+    async def _clear(self, checkpoints: Sequence[str]) -> bool:
+        """Remove what incomplete checkpoints left; complete ones stay. False when that is left to the next one."""
+        tidy = True
         for checkpoint in checkpoints:
             try:
                 if await asyncio.to_thread(self._shelf.manifest, checkpoint) is None:
                     await remove(self._runtime, self._shelf, checkpoint)
             except (RuntimeFailure, OSError) as error:
                 _log.warning("cannot clear up now; the next reconciliation does", id=checkpoint, why=str(error))
+                tidy = False
+        return tidy
 
     def _here(self, path: str) -> str:
         return f"{self._runtime.info.host_root}{path}"

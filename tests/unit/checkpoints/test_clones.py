@@ -244,6 +244,24 @@ async def test_what_cannot_be_cleared_up_is_tried_again(bench: Bench, programs: 
         await ended(task)
 
 
+async def test_what_a_failure_leaves_is_cleared_up_without_a_restart(
+    bench: Bench, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stokerd.checkpoints.service._CONVERGE_PAUSE", 0.01)
+    kept = await bench.room.create(bench.container())
+    living = asyncio.create_task(bench.room.run())
+    await asyncio.wait_for(bench.room.cleared.wait(), 10)
+    bench.runtime.fail("tasks.Start", "no")
+    bench.runtime.fail("containers.Delete", "not now")
+    with pytest.raises(StokerError):
+        await bench.room.clone(kept.id)
+    async with asyncio.timeout(10):
+        while left(bench, programs):  # noqa: ASYNC110 - it is done in the background
+            await asyncio.sleep(0.01)
+    living.cancel()
+    await ended(living)
+
+
 async def test_images_that_are_gone(bench: Bench, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = await bench.room.create(bench.container())
     image = bench.directory / kept.id / "images" / "inventory.img"
