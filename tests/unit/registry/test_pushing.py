@@ -144,6 +144,26 @@ async def test_a_registry_that_throws_broken_uploads_away_gets_the_blob_anew(con
         assert registry.requests("POST") == 2
 
 
+async def test_a_registry_that_notices_the_break_too_late(connect: Connect) -> None:
+    async with PushRegistry(kind="docker") as registry:
+        registry.breaks = {3: 1000}
+        state = {"Location": f"/v2/team/app/blobs/uploads/1?known={2 * CHUNK}", "Range": "0-0"}
+        registry.answers = {("GET", "/uploads/1"): [web.Response(status=204, headers=state)]}
+        await pushed(registry, connect, replace(LOAD, blobs=LOAD.blobs[1:]))
+        assert registry.blobs[LOAD.blobs[1].digest] == LARGE
+        assert registry.requests("POST") == 2
+
+
+async def test_what_came_out_of_order_is_sent_anew(connect: Connect) -> None:
+    async with PushRegistry() as registry:
+        registry.breaks = {2: 1000}
+        refused = web.json_response({"errors": [{"code": "DIGEST_INVALID"}]}, status=400)
+        registry.answers = {("PUT", "/uploads/1"): [refused]}
+        await pushed(registry, connect, replace(LOAD, blobs=LOAD.blobs[1:]))
+        assert registry.blobs[LOAD.blobs[1].digest] == LARGE
+        assert registry.requests("POST") == 2
+
+
 async def test_and_one_that_was_not_reached_goes_on(connect: Connect) -> None:
     async with PushRegistry(kind="docker") as registry:
         gone = [web.Response(status=503), web.Response(status=502)]
