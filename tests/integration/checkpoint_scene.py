@@ -14,7 +14,7 @@ from typing import Any
 from cri_stubs.cri.v1 import runtime_pb2 as cri
 from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.cloning import CLONE_LABEL
-from stokerd.checkpoints.model import CHECKPOINT_LABEL
+from stokerd.checkpoints.model import CHECKPOINT_LABEL, GC_ROOT_LABEL
 from stokerd.checkpoints.preflight import Facts
 from stokerd.checkpoints.service import Checkpoints
 from stokerd.checkpoints.surveying import dumpers
@@ -157,7 +157,7 @@ def of_clone(here: Scene, clone: str) -> Scene:
 
 async def counted(here: Scene, snapshot: str, file: str = "count") -> int:
     """Read the count off the root filesystem of a checkpoint."""
-    labels = {CHECKPOINT_LABEL: "test"}
+    labels = {CHECKPOINT_LABEL: "test", GC_ROOT_LABEL: "2026"}
     (mount,) = await here.runtime.snapshots.view("view-of-test", snapshot, labels=labels)
     lower = next(each.partition("=")[2] for each in mount.options if each.startswith("lowerdir=")).split(":")[0]
     text = await asyncio.to_thread(read, f"{here.runtime.info.host_root}{lower}/{file}")

@@ -53,6 +53,11 @@ async def test_a_program_goes_on_and_what_was_taken_is_whole(node: Node) -> None
             file.write(b"damaged")
         with pytest.raises(CheckpointDamaged, match=pages.name):
             await here.checkpoints.verify(first.id)
+        await here.runtime.snapshots.view("view-that-is-collected", second.root.snapshot)
+        await here.runtime.leases.create("collecting", {})
+        await here.runtime.leases.delete("collecting")
+        assert await here.runtime.snapshots.stat("view-that-is-collected") is None
+        await here.checkpoints.remove(second.id)  # containerd counts that view as its child still
 
 
 async def test_what_criu_cannot_take_is_named_before_and_after(node: Node) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -35,7 +36,16 @@ from stokerd.checkpoints.errors import (
 )
 from stokerd.checkpoints.freezing import Dumpers, Freeze, dump_ended, end, held
 from stokerd.checkpoints.manifest import Manifest, Root, Together
-from stokerd.checkpoints.model import Tell, Wish, active_key, root_name, shared_memory, snapshot_labels, untold
+from stokerd.checkpoints.model import (
+    GC_ROOT_LABEL,
+    Tell,
+    Wish,
+    active_key,
+    root_name,
+    shared_memory,
+    snapshot_labels,
+    untold,
+)
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.preparing import Job, Preparer
 from stokerd.checkpoints.refusals import explain
@@ -47,7 +57,7 @@ from stokerd.runtime.protocol import NativeRuntime
 _log = structlog.get_logger("checkpoints")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORPHAN_TIMEOUT = 60.0
-_VIEW_TRIES = 10
+_VIEW_TRIES = 5
 _VIEW_PAUSE = 0.1
 _NEARLY = 0.9
 
@@ -328,7 +338,11 @@ async def remove(runtime: NativeRuntime, shelf: Shelf, checkpoint: str) -> None:
 
 
 async def _remove_snapshot(runtime: NativeRuntime, name: str) -> None:
-    """Remove it; where somebody looks through a view of it just now, a moment later."""
+    """Remove it. Where somebody looks through a view of it just now, a moment later.
+
+    containerd's garbage collector takes children without telling the parent, which can then never be removed, but by
+    the collector itself.
+    """
     for _ in range(_VIEW_TRIES):
         try:
             await runtime.snapshots.remove(name)
@@ -336,7 +350,18 @@ async def _remove_snapshot(runtime: NativeRuntime, name: str) -> None:
             await asyncio.sleep(_VIEW_PAUSE)
         else:
             return
-    await runtime.snapshots.remove(name)
+    if any(each.parent == name for each in await runtime.snapshots.list()):
+        await runtime.snapshots.remove(name)
+        return
+    if await runtime.snapshots.stat(name) is None:
+        return
+    _log.info("a snapshot is left to containerd's garbage collector", snapshot=name)
+    await runtime.snapshots.set_labels(name, {GC_ROOT_LABEL: None})
+    lease = f"stoker-collect-{secrets.token_hex(8)}"
+    await runtime.leases.create(lease, {})
+    await runtime.leases.delete(lease)
+    if await runtime.snapshots.stat(name) is not None:
+        raise CheckpointError(f"snapshot {name} cannot be removed")
 
 
 async def remove_group(runtime: NativeRuntime, shelf: Shelf, group: Together) -> None:
