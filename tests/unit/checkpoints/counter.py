@@ -86,7 +86,7 @@ class PlayedClones(Checkpoints):
             if number in self.failing:
                 raise self.failing[number]
             made = Clone(f"clone-{number:016x}", checkpoint, datetime.now(UTC), state="made", pid=number)
-            made = replace(made, result={"ips": [{"address": f"10.1.0.{number}/16"}]})
+            made = replace(made, result={"ips": [{"address": f"10.1.0.{number}/16"}]}, labels=more["labels"])
             self.played[made.id] = made
             return made
         finally:

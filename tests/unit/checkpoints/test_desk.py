@@ -330,6 +330,7 @@ class TestClones:
                 env=[EnvVar(name="TOKEN", value=SECRET)],
                 files=[CloneFile(path="/work/task", content=SECRET.encode())],
                 hook=["/bin/start", SECRET],
+                labels={"team": "a"},
             )
             done = await desk.ended(await desk.desk.clone(wish))
             assert (done.phase, done.succeeded, len(done.clones)) == ("Succeeded", 10, 10)
@@ -339,6 +340,9 @@ class TestClones:
             assert (first["files"], first["hook"]) == ({"/work/task": SECRET.encode()}, ["/bin/start", SECRET])
             assert SECRET not in str([row.operation for row in await desk.journal.operations()])
             assert {each.checkpoint for each in await desk.desk.clones()} == {identity}
+            assert all(each.labels == {"team": "a"} for each in await desk.desk.clones())
+            with pytest.raises(InvalidInput, match="stokerd's own"):
+                await desk.desk.clone(CloneRequest(checkpoint="golden", labels={"stoker.dev/x": "1"}))
             assert (await desk.desk.clone_status("clone-0000000000000003")).addresses == ["10.1.0.3"]
             assert (await desk.desk.checkpoint("golden")).clones
             await desk.desk.remove_clone("0000000000000003")

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, ImagePullJob
 from stoker.objects.cluster_nodes import HyperNode
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
@@ -95,6 +96,12 @@ spec:
   ttl: 1h
   registryAuth: {secrets: [{name: push}]}
 """
+CLONE = """
+apiVersion: stoker.dev/v1
+kind: Clone
+metadata: {name: copies}
+spec: {checkpoint: snap, count: 3, nodeName: node-2, trust: true, hostname: agent, env: [{name: A, value: sesame}]}
+"""
 HYPER_NODE = """
 apiVersion: topology.volcano.sh/v1alpha1
 kind: HyperNode
@@ -114,6 +121,7 @@ SAMPLES: list[tuple[str, type[Any]]] = [
     (RECREATE, ContainerRecreateRequest),
     (CHECKPOINT, Checkpoint),
     (COMMIT, Commit),
+    (CLONE, Clone),
     (HYPER_NODE, HyperNode),
 ]
 
@@ -217,6 +225,16 @@ def test_what_it_says_is_what_is_kept() -> None:
         (CHECKPOINT, "spec/tcp", "close", "spec.tcp: is not a field of agents.kruise.io/v1alpha1"),
         (CHECKPOINT, "spec/ttlAfterFinished", "soon", "spec.ttlAfterFinished: 'soon' is not a duration"),
         (COMMIT, "spec/image", None, "spec.image: is missing"),
+        (CLONE, "spec/checkpoint", None, "spec: needs exactly one of checkpoint and reference"),
+        (CLONE, "spec/reference", "reg/a:1", "spec: needs exactly one of checkpoint and reference"),
+        (CLONE, "spec", {"reference": "reg/a:1"}, "spec: needs like or trust"),
+        (CLONE, "spec/like", "a/b/c", "spec.like: and spec.trust exclude each other"),
+        (CLONE, "spec/count", 0, "spec.count: is 0, not from 1 to 1000"),
+        (CLONE, "spec/selector", {"names": ["a"]}, "spec.selector: and spec.nodeName exclude each other"),
+        (CLONE, "spec/hostname", "a_b", "spec.hostname: is no host name"),
+        (CLONE, "spec/env/0/name", "A=B", "spec.env[0].name: is no name of a variable"),
+        (CLONE, "spec/env/0/value", "[sealed]", "spec.env[0].value: is what is shown instead of the secret"),
+        (CLONE, "spec/mode", "slow", "spec.mode: is 'slow', not"),
         (HYPER_NODE, "spec/members", [], "spec.members: is empty"),
         (HYPER_NODE, "spec/tier", None, "spec.tier: is missing"),
         (HYPER_NODE, "spec/tier", -1, "spec.tier: is -1"),
@@ -274,6 +292,16 @@ def test_fields_of_ours_have_a_version_of_their_own() -> None:
     )
 
 
+def test_a_destination_is_ours_and_has_no_digest_yet() -> None:
+    ours = changed(CHECKPOINT, "apiVersion", "stoker.dev/v1")
+    spec = {**ours["spec"], "destination": "reg/saved:1", "registryAuth": {"secrets": [{"name": "push"}]}}
+
+    assert admit({**ours, "spec": spec}).warnings == ()
+    digest = "sha256:" + "0" * 64
+    assert "has a digest" in refused({**ours, "spec": {**spec, "destination": f"reg/saved@{digest}"}})[0]
+    assert "is not a field of" in refused(changed(CHECKPOINT, "spec/destination", "reg/saved:1"))[0]
+
+
 def test_kinds_and_versions_that_are_not_there_are_named() -> None:
     assert "there is no kind 'Pod' here" in refused({"apiVersion": "v1", "kind": "Pod"})[0]
     assert "ImagePullJob has no version 'v9'" in refused({"apiVersion": "v9", "kind": "ImagePullJob"})[0]
@@ -298,6 +326,10 @@ def test_what_may_change_of_an_object() -> None:
 
     assert rules.changes(recreate, other) == ["spec: cannot be changed; make another request"]
     assert rules.changes(snap, longer) == []
+    clone = admit(CLONE).object
+    assert rules.changes(clone, admit(changed(CLONE, "spec/count", 4)).object) == [
+        "spec: cannot be changed; make another request"
+    ]
     assert "but for ttlAfterFinished" in rules.changes(snap, stopped)[0]
     assert rules.changes(job, admit(changed(PULL_JOB, "spec/image", "other:1")).object) == []
     assert "pullSecrets" in rules.changes(job, admit(changed(PULL_JOB, "spec/pullSecrets", [])).object)[0]

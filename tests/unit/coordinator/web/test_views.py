@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from stoker.objects.cluster_clones import Clone, CloneSpec, CloneState, CloneStatus
 from stoker.objects.cluster_images import ImagePullJob, ImagePullJobSpec, JobProgress, PullJobStatus
 from stoker.objects.cluster_nodes import HyperNode, HyperNodeSpec, HyperNodeStatus, Node, NodeStatus, UnhealthyLink
 from stoker.objects.cluster_requests import Checkpoint, CheckpointSpec, CheckpointStatus
@@ -126,6 +128,21 @@ def test_what_is_told_of_changes() -> None:
     checkpoint = Checkpoint(metadata=ObjectMeta(name="c", namespace="ns"), spec=CheckpointSpec(pod_name="p"))
     made = replace(checkpoint, status=CheckpointStatus(phase="Succeeded", node_name="n1"))
     assert told(checkpoint, made) == ["Checkpoint ns/c Succeeded for pod p on n1"]
+    assert told(clone(), clone(phase="Succeeded", node_name="n2")) == ["Clone ns/copies Succeeded of saved on n2"]
+
+
+def clone(**status: Any) -> Clone:
+    meta = ObjectMeta(name="copies", namespace="ns")
+    return Clone(metadata=meta, spec=CloneSpec(checkpoint="saved", count=12), status=CloneStatus(**status))
+
+
+def test_clones_are_shown_with_what_they_are_of_and_their_first_addresses() -> None:
+    made = tuple(CloneState(id=f"c{n}", addresses=(f"10.0.0.{n}",)) for n in range(12))
+    row = views.request_row(clone(phase="Succeeded", node_name="n2", ready=12, clones=made))
+    assert (row.kind, row.subject, row.node, row.state.mood) == ("Clone", "saved", "n2", "good")
+    assert row.detail.startswith("12 of 12: 10.0.0.0, ")
+    assert row.detail.endswith("10.0.0.7 and 4 more")
+    assert views.request_row(clone()).detail == "0 of 12"
 
 
 def test_the_chronicle_is_quiet_at_first_and_forgets_the_oldest() -> None:
