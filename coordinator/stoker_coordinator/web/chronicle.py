@@ -75,7 +75,7 @@ def _of_links(old: HyperNode, domain: HyperNode, now: datetime) -> Iterator[Entr
     where = f"/ui/topology?fabric={domain.status.fabric}"
     for key, link in after.items():
         if key not in before or before[key].reason != link.reason:
-            why = f": {link.message}" if link.message else ""
+            why = f": {link.message}" if link.message not in {"", link.reason} else ""
             mood: Mood = "bad" if link.reason == "down" else "busy"
             yield Entry(now, mood, f"Link {link.a} – {link.b}", f"is {link.reason}{why}", where)
     for key in before.keys() - after.keys():

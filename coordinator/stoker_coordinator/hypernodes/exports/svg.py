@@ -18,6 +18,7 @@ MOST_CARDS = 48
 """Leaf groups that are drawn with their nodes; where there are more, those that are well are small tiles."""
 MOST_SQUARES, MOST_BAD = 72, 3
 _WIDEST, _MARGIN, _GAP, _LANE = 1300, 16, 14, 24
+_NARROWEST = 640  # as the legend is
 _CARD, _TILE = 244, 118
 _SQUARE, _PER_ROW = 15, 13
 _BAR, _DROP = 42, 26
@@ -53,7 +54,7 @@ def svg(domains: Iterable[HyperNode], title: str = "") -> str:
     roots = [each for each in found.values() if not each.parent]
     leaves = sum(any(member.type == "Node" for member in each.members) for each in found.values())
     tops = [_measure(root, found, small=leaves > MOST_CARDS) for root in sorted(roots, key=lambda each: each.name)]
-    width = max((block.width for block in tops), default=420) + 2 * _MARGIN
+    width = max([_NARROWEST, *(block.width for block in tops)]) + 2 * _MARGIN
     height = 66 + sum(block.height + _GAP for block in tops) + 40
     body = [
         f'<rect class="hn-bg" width="{width}" height="{height}"/>',
