@@ -163,7 +163,8 @@ The node goes on running. Play with it:
   .venv/bin/stoker clone golden -n 3; .venv/bin/stoker clone ls
   make rig-shell NAME=demo          # a shell in the node
 Stop it all:
-  kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-down NAME=demo-switches; make rig-clean"""
+  kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-down NAME=demo-switches; make rig-clean
+  rm -r {scene.stokerd.directory.parent}"""
     )
 
 

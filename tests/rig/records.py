@@ -8,6 +8,7 @@ record, so the same code serves an orderly stop, a failed test and what a killed
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import shutil
@@ -78,8 +79,9 @@ class Record:
         self.cgroup.remove()
         for directory in (*self.directories, self.run_dir):
             # Last the record itself: until then the rest can be found.
-            if directory.exists():
-                shutil.rmtree(directory)
+            while directory.exists():
+                with contextlib.suppress(FileNotFoundError):  # a stokerd that is just ending removes what is its own
+                    shutil.rmtree(directory)
 
     def left_over(self) -> list[str]:
         """What of it is still on the machine, in words; empty after destroy()."""
