@@ -38,11 +38,17 @@ class Undo(Struct, frozen=True):
     key: ResultKey
 
 
+class Adopt(Struct, frozen=True):
+    """Write a wish down that is over and that the journal lost: what it made is to go when it does."""
+
+    wish: Wish
+
+
 class Forget(Struct, frozen=True):
     key: ResultKey
 
 
-Action: TypeAlias = Begin | BreakOff | Undo | Forget
+Action: TypeAlias = Begin | BreakOff | Undo | Adopt | Forget
 
 
 def key_of(row: WishRow) -> ResultKey:
@@ -66,9 +72,12 @@ def plan(
             actions.append(Undo(key) if row.kind in LASTING else Forget(key))
     for key, wish in wanted.items():
         found = known.get(key)
+        if wish.done:
+            actions += [Adopt(wish)] if found is None and wish.kind in LASTING else []
+            continue
         begun = key in at_work or (found is not None and found.phase in FINAL)
         # What was begun goes on while the node is paused; a row alone only says that it was about to be.
-        if not begun and not wish.done and not (paused and (found is None or not found.local)):
+        if not begun and not (paused and (found is None or not found.local)):
             actions.append(Begin(wish))
     kept = len(known) + sum(isinstance(each, Begin) for each in actions)
     if kept > MOST_ROWS:

@@ -15,7 +15,7 @@ from stokerd.errors import JournalError, NotFound, StokerError
 from stokerd.journal.rows import WishRow
 from stokerd.journal.uplink import UplinkJournal
 from stokerd.uplink.doers import Doer, Told
-from stokerd.uplink.wanting import Begin, BreakOff, Forget, Undo, key_of, plan
+from stokerd.uplink.wanting import Adopt, Begin, BreakOff, Forget, Undo, key_of, plan
 
 _log = structlog.get_logger("uplink")
 _RETRY_FIRST, _RETRY_MOST = 1.0, 30.0
@@ -144,10 +144,20 @@ class Wishes:
                     if key not in self._breaking:
                         self._breaking.add(key)
                         group.create_task(self._undo(key), name=f"uplink: undo {key.uid}")
+                case Adopt(wish):
+                    await self._adopt(wish)
                 case Forget(key):
                     forgotten.append(key)
         if forgotten:
             await self._forget(forgotten)
+
+    async def _adopt(self, wish: Wish) -> None:
+        row = WishRow(wish.uid, wish.generation, wish.kind, "", self._clock(), phase="Succeeded", acknowledged=True)
+        self._rows[key_of(row)] = row
+        try:
+            await self._journal.save([row])
+        except JournalError as error:
+            _log.warning("a wish that is over is written down later", wish=wish.uid, why=error.message)
 
     async def _forget(self, keys: Sequence[ResultKey]) -> None:
         try:

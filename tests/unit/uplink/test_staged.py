@@ -16,7 +16,7 @@ from stokerd.uplink import staged
 from stokerd.uplink.staged import COPY, WISH_LABEL, copy_name
 from tests.unit.coordinator.nodes.bench import Bench, Ear, serving
 from tests.unit.uplink.fakes import FakeNode
-from tests.unit.uplink.test_service import eventually, uplink
+from tests.unit.uplink.test_service import eventually, uplink, warm
 
 PASSWORD = "sesame-7381"
 AUTH = InlineAuth(registry="reg", username="ana", password=PASSWORD)
@@ -163,6 +163,24 @@ async def test_what_went_while_the_node_was_away_or_could_not_be_removed_is_remo
             assert len(node.checkpoints.running) == 2
             node.checkpoints.away = None
             await eventually(lambda: not node.checkpoints.running)
+
+
+async def test_a_node_whose_journal_was_lost_removes_what_it_made_before(tmp_path: Path) -> None:
+    node, ear = FakeNode(), Ear()
+    ear.wishes["n1"] = [clone()]
+    async with serving(tmp_path / "c", ear=ear) as bench:
+        where = bench.nodes.ports.plain
+        async with uplink(tmp_path / "before", node, coordinator=where):
+            await result(bench)
+        node.checkpoints.done.clear()
+        ear.wishes["n1"] = [Wish(uid="u1", generation=1, kind="clone", done=True), warm("u2", "a")]
+        async with uplink(tmp_path / "after", node, coordinator=where):
+            await eventually(lambda: node.images.by_id)
+            ear.wishes["n1"] = []
+            assert len(node.checkpoints.running) == 2
+            bench.nodes.desired_changed(["n1"])
+            await eventually(lambda: not node.checkpoints.running)
+        assert not node.checkpoints.done
 
 
 async def test_interrupted_clones_are_made_anew_without_one_too_many(tmp_path: Path) -> None:

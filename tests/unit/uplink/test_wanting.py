@@ -9,13 +9,14 @@ from stoker.objects.link import FINAL, ResultKey, Wish
 from stokerd.journal.rows import WishRow
 from stokerd.uplink import wanting
 from stokerd.uplink.pauses import pause, told_pause
-from stokerd.uplink.wanting import Begin, BreakOff, Forget, Undo, key_of, plan
+from stokerd.uplink.wanting import Adopt, Begin, BreakOff, Forget, Undo, key_of, plan
 
 WISHES = st.lists(
     st.builds(
-        lambda uid, generation, done: Wish(uid=uid, generation=generation, kind="warm", done=done),
+        lambda uid, generation, kind, done: Wish(uid=uid, generation=generation, kind=kind, done=done),
         st.sampled_from("abcd"),
         st.integers(1, 3),
+        st.sampled_from(["warm", "clone"]),
         st.booleans(),
     ),
     max_size=6,
@@ -64,6 +65,9 @@ def test_each_wish_is_begun_once_and_nothing_else_is(
         assert key not in wanted
         assert known[key].acknowledged
         assert (known[key].kind == "clone") == (key in undone)
+    adopted = {ResultKey(each.wish.uid, each.wish.generation) for each in actions if isinstance(each, Adopt)}
+    lasting = {ResultKey(wish.uid, wish.generation) for wish in wishes if wish.done and wish.kind == "clone"}
+    assert adopted == lasting - known.keys()
     # Nothing is left out: what is wished for is over, at work, begun, or held back by the pause.
     for key in wanted:
         assert key in begun or key in busy or key in done or paused or known[key].phase in FINAL
