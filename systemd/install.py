@@ -26,8 +26,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
-PROGRAMS = {"stokerd": "stokerd.main", "stoker": "stoker.cli.main"}
-UNITS = ("stokerd.service", "stokerd.socket")
+PROGRAMS = {
+    "stokerd": "stokerd.main",
+    "stoker-coordinator": "stoker_coordinator.main",
+    "stoker": "stoker.cli.main",
+}
+UNITS = ("stokerd.service", "stokerd.socket", "stoker-coordinator.service")
+CONFIGURATIONS = ("stokerd.toml", "coordinator.toml")
 # -I: neither the caller's environment nor the directory that he is in has a say in what a program of root's imports.
 LAUNCHER = "#!{python} -I\nfrom {module} import run\n\nrun()\n"
 LONGEST_SHEBANG = 250
@@ -72,9 +77,8 @@ class Layout:
     def tmpfiles(self) -> Path:
         return self.prefix / "lib" / "tmpfiles.d" / "stoker.conf"
 
-    @property
-    def config(self) -> Path:
-        return self.sysconfdir / "stoker" / "stokerd.toml"
+    def config(self, name: str) -> Path:
+        return self.sysconfdir / "stoker" / name
 
     @property
     def is_this_machine(self) -> bool:
@@ -113,7 +117,7 @@ def build_wheels(wheels: Path, pip: Command) -> None:
     """Build Stoker's wheel and gather those of what it needs: the one step that uses the network."""
     say(f"building wheels into {wheels} (from the package index)")
     wheels.mkdir(parents=True, exist_ok=True)
-    run(*pip, "wheel", "--quiet", "--wheel-dir", wheels, REPOSITORY)
+    run(*pip, "wheel", "--quiet", "--wheel-dir", wheels, f"{REPOSITORY}[coordinator]")
 
 
 @contextmanager
@@ -149,7 +153,8 @@ def install_programs(layout: Layout, wheels: Path, python: Path) -> None:
         fresh.parent.mkdir(parents=True, exist_ok=True)
         run(python, "-m", "venv", "--without-pip", fresh)
         target = ("--python", fresh / "bin" / "python")
-        run(*pip, *target, "install", "--quiet", "--no-index", "--find-links", wheels, f"stoker @ {wheel.as_uri()}")
+        wanted = f"stoker[coordinator] @ {wheel.as_uri()}"
+        run(*pip, *target, "install", "--quiet", "--no-index", "--find-links", wheels, wanted)
     _settle(fresh, layout.venv)
     if final.exists():
         final.rename(old)
@@ -201,8 +206,10 @@ def put(layout: Layout, source: Path, path: Path) -> None:
     """Write a file of ours, with the paths that were chosen in it."""
     place = layout.in_root(path)
     text = source.read_text(encoding="utf-8")
-    text = text.replace("/usr/bin/stokerd", str(layout.program("stokerd")))
-    text = text.replace("/etc/stoker/stokerd.toml", str(layout.config))
+    for program in PROGRAMS:
+        text = text.replace(f"/usr/bin/{program} ", f"{layout.program(program)} ")
+    for name in CONFIGURATIONS:
+        text = text.replace(f"/etc/stoker/{name}", str(layout.config(name)))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text, encoding="utf-8")
     place.chmod(0o644)
@@ -214,10 +221,12 @@ def install_files(layout: Layout) -> None:
         put(layout, HERE / unit, layout.unit(unit))
     put(layout, HERE / "sysusers.d" / "stoker.conf", layout.sysusers)
     put(layout, HERE / "tmpfiles.d" / "stoker.conf", layout.tmpfiles)
-    if layout.in_root(layout.config).exists():
-        say(f"{layout.in_root(layout.config)} is there and stays as it is")
-    else:
-        put(layout, HERE / "stokerd.toml", layout.config)
+    for name in CONFIGURATIONS:
+        place = layout.in_root(layout.config(name))
+        if place.exists():
+            say(f"{place} is there and stays as it is")
+        else:
+            put(layout, HERE / name, layout.config(name))
 
 
 def tell_systemd(layout: Layout) -> None:
@@ -238,6 +247,7 @@ def install(layout: Layout, wheels: Path, python: Path, venv: Path | None) -> No
     if layout.is_this_machine:
         tell_systemd(layout)
         say("next: systemctl enable --now stokerd.socket stokerd.service; stoker doctor")
+        say("on the machine that is to be the cluster's centre: systemctl enable --now stoker-coordinator.service")
     else:
         say("next, on that machine: systemd-sysusers, systemctl enable --now stokerd.socket stokerd.service")
 
@@ -261,7 +271,8 @@ def uninstall(layout: Layout) -> None:
         say(f"removed {path}")
     if layout.is_this_machine and Path("/run/systemd/system").is_dir():
         run("systemctl", "daemon-reload")
-    say(f"left: {layout.config.parent}, /var/lib/stoker, and the group stoker; warm images stay in containerd")
+    left = f"{layout.config(CONFIGURATIONS[0]).parent}, /var/lib/stoker, /var/lib/stoker-coordinator"
+    say(f"left: {left}, the groups and the user; warm images stay in containerd")
 
 
 # ---------------------------------------------------------------------------------------------- the command line

@@ -46,7 +46,7 @@ class Server:
     """Where a coordinator is, and who asks it."""
 
     url: str
-    """``https://host:7400``, ``http://127.0.0.1:7400``, or ``unix:/run/stoker/coordinator.sock``."""
+    """``https://host:7400``, ``http://127.0.0.1:7400``, or ``unix:/run/stoker-coordinator/api.sock``."""
     token: str = ""
     ca_file: str = ""
     """What its certificate is checked by; empty: what the system trusts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +37,22 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokens(settings: Settings) -> Tokens:
+    _become_owner(settings.coordinator.state_dir)
     return Tokens(settings.coordinator.state_dir / "tokens.json")
+
+
+def _become_owner(directory: Path) -> None:
+    """As root, go on as the user to whom the directory belongs: what root writes the coordinator could not read."""
+    if os.geteuid() != 0:
+        return
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        return  # made now, and given to the coordinator by systemd
+    if found.st_uid:
+        os.setgroups([])
+        os.setgid(found.st_gid)
+        os.setuid(found.st_uid)
 
 
 def _create(settings: Settings, arguments: argparse.Namespace) -> None:

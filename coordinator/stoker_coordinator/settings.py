@@ -38,10 +38,10 @@ class ApiSettings:
     listen: str = "127.0.0.1:7400"
     """Address and port. Any but a loopback address needs ``tls_cert`` and ``tls_key``. Empty: the socket alone."""
 
-    socket: Path = Path("/run/stoker/coordinator.sock")
+    socket: Path = Path("/run/stoker-coordinator/api.sock")
     """Unix socket, made with mode 0660. Who may open it needs no token and is an admin."""
 
-    group: str = "stoker"
+    group: str = "stoker-coordinator"
     """Group whose members may use the socket beside root; where the group does not exist, root alone may."""
 
     tls_cert: str = ""

@@ -180,7 +180,8 @@ def test_a_switch_that_calls_itself_otherwise_is_the_same_switch(scene: Scene) -
 
 
 def unhealthy_links(scene: Scene) -> list[dict[str, str]]:
-    return scene.status(scene.pair).get("unhealthyLinks", [])
+    found: list[dict[str, str]] = scene.status(scene.pair).get("unhealthyLinks", [])
+    return found
 
 
 def test_a_node_that_is_down_keeps_its_place_also_when_the_coordinator_starts_anew(scene: Scene) -> None:

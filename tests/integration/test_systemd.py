@@ -1,4 +1,4 @@
-"""stokerd as a service of a real systemd, with the units that `make install` puts on a machine."""
+"""stokerd and the coordinator as services of a real systemd, with the units that `make install` puts on a machine."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.rig.waiting import until
 SOCKET = "/run/stoker/stokerd.sock"
 CONFIG = "/etc/stoker/stokerd.toml"
 SERVICE = "stokerd.service"
+NODES_URL = "http://127.0.0.1:7400/apis/stoker.dev/v1/nodes"
 
 
 class Service:
@@ -99,6 +100,47 @@ def test_the_units_are_sound(machine: Machine) -> None:
     exposure = machine.run("systemd-analyze", "security", "--no-pager", SERVICE).stdout.splitlines()[-1]
     assert float(exposure.split(":")[1].split()[0]) < 5.5, exposure  # docs/install.md names the figure
     assert machine.run("getent", "group", "stoker").stdout.startswith("stoker:")
+
+
+def let_others_run_it(machine: Machine, unit: str) -> None:
+    """Where the programs lie in root's home or in /tmp, let a service have them that may see neither."""
+    places = (Path(sys.prefix), Path(os.path.realpath(sys.executable)))
+    lines = ["PrivateTmp=no"] if any(place.is_relative_to("/tmp") for place in places) else []
+    if any(place.is_relative_to("/root") for place in places):
+        machine.run("chmod", "o+x", "/root")  # of the machine: this one's stays as it is
+        lines.append("ProtectHome=no")
+    machine.write(f"/etc/systemd/system/{unit}.d/place.conf", "\n".join(["[Service]", *lines, ""]))
+    machine.systemctl("daemon-reload")
+
+
+def test_the_coordinator_is_nobody_s_root(machine: Machine) -> None:
+    """It serves people and nodes as a user of its own; tokens that root makes are tokens that it can read."""
+    unit = "stoker-coordinator.service"
+    done = machine.run("systemd-analyze", "verify", unit)
+    assert (done.stdout + done.stderr).strip() == ""
+    exposure = machine.run("systemd-analyze", "security", "--no-pager", unit).stdout.splitlines()[-1]
+    assert float(exposure.split(":")[1].split()[0]) < 2, exposure  # docs/coordinator.md names the figure
+    let_others_run_it(machine, unit)
+    machine.systemctl("start", unit)
+    try:
+        assert machine.show(unit, "StatusText")["StatusText"] == "serving"
+        socket, state = "/run/stoker-coordinator/api.sock", "/var/lib/stoker-coordinator"
+        seen = machine.run("stat", "-c", "%U:%G %a", socket, state).stdout.splitlines()
+        assert seen == ["stoker-coordinator:stoker-coordinator 660", "stoker-coordinator:stoker-coordinator 700"]
+        assert machine.run("stoker", "--server", f"unix:{socket}", "nodes").returncode == 0
+        assert "BEGIN CERTIFICATE" in machine.run("stoker", "--server", f"unix:{socket}", "nodes", "authority").stdout
+        config = ("--config", "/etc/stoker/coordinator.toml")
+        token = machine.run("stoker-coordinator", *config, "token", "create", "ann", "--role", "viewer").stdout.strip()
+        header = f"Authorization: Bearer {token}"
+        answer = machine.run("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", header, NODES_URL).stdout
+        assert answer == "200"
+        fence = machine.run("cat", f"/proc/{machine.show(unit, 'MainPID')['MainPID']}/status").stdout
+        assert "CapEff:\t0000000000000000" in fence
+        assert "Seccomp:\t2" in fence
+    finally:
+        machine.systemctl("stop", unit)
+    assert machine.show(unit, "Result")["Result"] == "success"
+    machine.run("rm", "-rf", f"/etc/systemd/system/{unit}.d", state)
 
 
 def test_it_starts_and_says_what_it_is_at(service: Service) -> None:

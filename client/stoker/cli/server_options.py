@@ -30,7 +30,7 @@ def server_of(console: Console) -> Server:
     if not console.server:
         raise click.UsageError(
             "which coordinator? Give --server URL, or set STOKER_SERVER"
-            " (https://host:7400, or unix:/run/stoker/coordinator.sock where it runs)"
+            " (https://host:7400, or unix:/run/stoker-coordinator/api.sock where it runs)"
         )
     token = os.environ.get("STOKER_TOKEN", "")
     file = os.environ.get("STOKER_TOKEN_FILE", "")

@@ -13,9 +13,12 @@ from tests.rig.paths import REPOSITORY
 
 INSTALL = REPOSITORY / "systemd" / "install.py"
 FILES = {
+    "etc/stoker/coordinator.toml",
     "etc/stoker/stokerd.toml",
     "usr/bin/stoker",
+    "usr/bin/stoker-coordinator",
     "usr/bin/stokerd",
+    "usr/lib/systemd/system/stoker-coordinator.service",
     "usr/lib/systemd/system/stokerd.service",
     "usr/lib/systemd/system/stokerd.socket",
     "usr/lib/sysusers.d/stoker.conf",
@@ -43,10 +46,12 @@ def fake_wheel(directory: Path) -> None:
     contents = {
         "stokerd/__init__.py": "",
         "stokerd/main.py": said,
+        "stoker_coordinator/__init__.py": "",
+        "stoker_coordinator/main.py": said,
         "stoker/__init__.py": "",
         "stoker/cli/__init__.py": "",
         "stoker/cli/main.py": said,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: stoker\nVersion: 9.9\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: stoker\nVersion: 9.9\nProvides-Extra: coordinator\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": "[console_scripts]\nstokerd = stokerd.main:run\n",
     }
@@ -69,7 +74,8 @@ def test_from_wheels_without_a_network(tmp_path: Path) -> None:
     named = [path for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc" and not path.is_symlink()]
     assert not [path for path in named if str(root).encode() in path.read_bytes()]
     assert not list(venv.glob("bin/pip*"))
-    for program, module in (("stokerd", "stokerd.main"), ("stoker", "stoker.cli.main")):
+    programs = {"stokerd": "stokerd.main", "stoker-coordinator": "stoker_coordinator.main", "stoker": "stoker.cli.main"}
+    for program, module in programs.items():
         done = subprocess.run(
             [venv / "bin" / "python", "-I", venv / "bin" / program], capture_output=True, text=True, check=True
         )
@@ -82,7 +88,7 @@ def test_from_wheels_without_a_network(tmp_path: Path) -> None:
     assert sorted(path.name for path in venv.parent.glob("stoker*")) == ["stoker"]
 
     run("uninstall", "--destdir", root)
-    assert files(root) == {"etc/stoker/stokerd.toml"}
+    assert files(root) == {"etc/stoker/coordinator.toml", "etc/stoker/stokerd.toml"}
     run("uninstall", "--destdir", root)  # nothing is there any more, which is no error
 
 
@@ -90,6 +96,8 @@ def test_with_an_environment_that_is_there(tmp_path: Path) -> None:
     run("install", "--destdir", tmp_path, "--prefix", "/opt/x", "--sysconfdir", "/opt/etc", "--venv", sys.prefix)
     unit = (tmp_path / "opt/x/lib/systemd/system/stokerd.service").read_text()
     assert "ExecStart=/opt/x/bin/stokerd --config /opt/etc/stoker/stokerd.toml\n" in unit
+    unit = (tmp_path / "opt/x/lib/systemd/system/stoker-coordinator.service").read_text()
+    assert "ExecStart=/opt/x/bin/stoker-coordinator --config /opt/etc/stoker/coordinator.toml\n" in unit
     launcher = tmp_path / "opt/x/bin/stokerd"
     done = subprocess.run([launcher, "--check-config"], capture_output=True, text=True, check=True)
     assert done.stdout == "stokerd: the defaults: no errors\n"
