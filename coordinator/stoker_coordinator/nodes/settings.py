@@ -18,8 +18,8 @@ class LinkSettings:
     """Address at which a node gets its certificate, with a join token; empty: nowhere."""
 
     plain_listen: str = ""
-    """A loopback address (``127.0.0.1:7422``) or a socket (``unix:/run/stoker-coordinator/link.sock``) without TLS and without
-    certificates: who can reach it can speak for any node. Empty: none."""
+    """A loopback address (``127.0.0.1:7422``) or a socket (``unix:/run/stoker-coordinator/link.sock``) without TLS and
+    without certificates: who can reach it can speak for any node. Empty: none."""
 
     names: tuple[str, ...] = ()
     """Names and addresses that nodes reach the coordinator by, for its certificate; beside its host name."""
