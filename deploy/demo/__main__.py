@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.demo import checkpoints, pods, topology
+from deploy.demo import checkpoints, cluster, pods, topology
 from deploy.demo.scene import MIB, Scene, Story, check, image_specs, make_scene, publish
 from stoker.client import Client
 from stoker.objects.images import ItemEvent, WarmRequest
@@ -37,6 +37,7 @@ def main() -> int:
 def _play(workdir: Path, *, keep: bool) -> int:
     story = Story()
     scene = make_scene(workdir)
+    racks = cluster.Racks(scene.registry, workdir / "cluster")
     kept = False
     try:
         _set_up(scene, story)
@@ -49,14 +50,16 @@ def _play(workdir: Path, *, keep: bool) -> int:
         asyncio.run(pods.play(scene, story))
         asyncio.run(topology.play(scene, story))
         asyncio.run(checkpoints.play(scene, story, keep=keep))
+        if not keep:
+            _clean(scene, story, before)
+        cluster.play(scene, story, racks)
         if keep:
             kept = True
-            _leave_running(scene)
-        else:
-            _clean(scene, story, before)
+            _leave_running(scene, racks)
         print(f"\nWhat was done\n{story.table()}")
     finally:
         if not kept:
+            racks.stop()
             scene.stokerd.stop()
             scene.hardware.stop()
             scene.node.stop()
@@ -149,13 +152,18 @@ def _clean(scene: Scene, story: Story, before: Store) -> None:
         print(stage.outcome)
 
 
-def _leave_running(scene: Scene) -> None:
+def _leave_running(scene: Scene, racks: cluster.Racks) -> None:
+    pages, token, pids = racks.leave_running()
+    names = " ".join([scene.node.name, scene.hardware.switches.name, *racks.names])
     scene.registry.detach()
     scene.hardware.switches.detach()
     scene.node.detach()
     print(
         f"""
-The node goes on running. Play with it:
+The pages of the coordinator, for a browser on this machine:
+  {pages}      sign in with the token  {token}
+  export STOKER_SERVER=unix:{racks.socket}; .venv/bin/stoker nodes; .venv/bin/stoker topology --server "$STOKER_SERVER"
+The node of its own goes on running, too. Play with it:
   export STOKER_SOCKET={scene.stokerd.socket}
   .venv/bin/stoker image ls
   .venv/bin/stoker image watch
@@ -163,7 +171,8 @@ The node goes on running. Play with it:
   .venv/bin/stoker clone golden -n 3; .venv/bin/stoker clone ls
   make rig-shell NAME=demo          # a shell in the node
 Stop it all:
-  kill {scene.stokerd.pid}; make rig-down NAME=demo; make rig-down NAME=demo-switches; make rig-clean
+  kill {pids} {scene.stokerd.pid}
+  for each in {names}; do make rig-down NAME=$each; done; make rig-clean
   rm -r {scene.stokerd.directory.parent}"""
     )
 

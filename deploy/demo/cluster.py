@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.rig.cluster import Cluster
 from tests.rig.node import Node, NodeOptions
 from tests.rig.pods import BareCri, own_pids
 from tests.rig.rack import Rack, server
+from tests.rig.registry import Registry
 from tests.rig.waiting import until
 
 PLACES: Mapping[str, tuple[int, ...]] = {"node1": (1, 2), "node2": (1, 2), "node3": (3, 4)}
@@ -36,8 +37,8 @@ NAMESPACE = "demo"
 class Racks:
     """All that this part of the demo starts. ``keep`` leaves it to whoever plays on."""
 
-    def __init__(self, scene: Scene, workdir: Path) -> None:
-        options = NodeOptions(expose=(scene.registry.port,))
+    def __init__(self, registry: Registry, workdir: Path) -> None:
+        options = NodeOptions(expose=(registry.port,))
         self.nodes = [Node(f"demo-{name}", "forky", workdir=workdir, options=options) for name in PLACES]
         self.rack = Rack(
             "demo-rack", [server(name, *leaves) for name, leaves in PLACES.items()], workdir / "rack", prefix="d"
@@ -55,14 +56,22 @@ class Racks:
         ]
         fabric = {"fabric": {"static": str(source), "interval": "2s"}}
         self.cluster = Cluster(workdir, self.nodes, settings=settings, coordinator=fabric)
-        self.registry = scene.registry.address
+        self._registry = registry
+
+    @property
+    def registry(self) -> str:
+        return self._registry.address
+
+    @property
+    def socket(self) -> Path:
+        return self.cluster.coordinator.socket
 
     def start(self) -> None:
         """Start nodes, switches, coordinator and daemons."""
         self.rack.start()
         for node in self.nodes:
             node.start()
-            node.hosts(self.registry)
+            node.hosts(self._registry.address)
         self.cluster.start()
 
     def stop(self) -> None:
@@ -71,6 +80,21 @@ class Racks:
         self.rack.stop()
         for node in self.nodes:
             node.stop()
+
+    @property
+    def names(self) -> list[str]:
+        """Return what the rig calls nodes and switches."""
+        return [*(node.name for node in self.nodes), self.rack.switches.name]
+
+    def leave_running(self) -> tuple[str, str, str]:
+        """Let all of it outlive this process; return where the pages are, a token for them, and whom to end."""
+        coordinator = self.cluster.coordinator
+        token = coordinator.token("admin")
+        pids = [coordinator.pid, *(member.stokerd.pid for member in self.cluster.members)]
+        self.rack.switches.detach()
+        for node in self.nodes:
+            node.detach()
+        return f"{coordinator.url}/ui/", token, " ".join(map(str, pids))
 
     # ------------------------------------------------------------------------------------------ asked
 
@@ -217,18 +241,3 @@ def _clone_elsewhere(story: Story, racks: Racks, number: int) -> None:
         print(stage.outcome)
         for name in ("node2", "node3"):
             racks.stoker("delete", "clones", f"on-{name}", "-n", NAMESPACE)
-
-
-def leave_running(racks: Racks) -> Sequence[str]:
-    """Leave all of it running; return what to tell about it."""
-    token = racks.cluster.coordinator.token("admin")
-    pids = [racks.cluster.coordinator.pid, *(member.stokerd.pid for member in racks.cluster.members)]
-    racks.rack.switches.detach()
-    for node in racks.nodes:
-        node.detach()
-    return (
-        f"The pages of the coordinator: {racks.cluster.coordinator.url}/ui/",
-        f"  sign in with the token  {token}",
-        f"  export STOKER_SERVER=unix:{racks.cluster.coordinator.socket}; .venv/bin/stoker nodes",
-        f"Stop it all: kill {' '.join(map(str, pids))}; make rig-clean",
-    )
