@@ -24,7 +24,11 @@ async def test_the_report_has_a_tag_that_is_its_digest(api: Api) -> None:
 
 
 async def test_load(api: Api) -> None:
-    assert await ask(api, "GET", "/v1/topology/load") == {"node": "node-1", "at": "2026-11-30T12:00:00Z"}
+    assert await ask(api, "GET", "/v1/topology/load") == {
+        "node": "node-1",
+        "at": "2026-11-30T12:00:00Z",
+        "machine": {},
+    }
 
 
 async def test_events(api: Api) -> None:
