@@ -84,27 +84,27 @@ class ImageJobs:
     async def _steer(self) -> None:
         while True:
             self._wake.clear()
-            now = self._clock()
+            now, at = self._clock(), asyncio.get_running_loop().time()
             self._grow_silent(now)
             dirty, self._dirty = self._dirty, set()
             for run in list(self._runs.values()):
-                if run.uid in dirty or (run.due is not None and run.due <= now):
+                if run.uid in dirty or (run.due is not None and run.due <= at):
                     self._advance(run, now)
             for job in list(self._over.values()):
                 expires = pulljobs.expires_at(job)
                 if expires is not None and expires <= now:
                     self._remove(job)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause(now)):
+                async with asyncio.timeout(self._pause(now, at)):
                     await self._wake.wait()
 
-    def _pause(self, now: datetime) -> float:
+    def _pause(self, now: datetime, at: float) -> float:
         """Return for how many seconds nothing is to do if nothing happens."""
         if self._dirty or self._absent:
             return _STATUS_PAUSE
-        times = [run.due for run in self._runs.values()]
-        times += [pulljobs.expires_at(job) for job in self._over.values()]
-        ahead = [(each - now).total_seconds() for each in times if each is not None]
+        ends = [pulljobs.expires_at(job) for job in self._over.values()]
+        ahead = [(each - now).total_seconds() for each in ends if each is not None]
+        ahead += [run.due - at for run in self._runs.values() if run.due is not None]
         return max(0.01, min([_LONGEST_SLEEP, *ahead]))
 
     def changed(self) -> None:
@@ -140,7 +140,7 @@ class ImageJobs:
             return
         run = self._runs.get(uid)
         if run is None:
-            run = self._runs[uid] = JobRun(job, self._clock())
+            run = self._runs[uid] = JobRun(job, self._clock(), asyncio.get_running_loop().time())
             self._place_all(run)
             self._absent.update(name for name, node in self._nodes.items() if not node.status.connected)
         elif run.job.spec != job.spec or run.job.deleting != job.deleting:
@@ -240,7 +240,7 @@ class ImageJobs:
 
     def _advance(self, run: JobRun, now: datetime) -> None:
         """Have the next nodes begin, and tell how the job is doing."""
-        run.look(now)
+        run.look(now, asyncio.get_running_loop().time())
         for name in run.begin():
             self._ask(run, name)
         loop = asyncio.get_running_loop()

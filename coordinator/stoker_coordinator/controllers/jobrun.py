@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -20,16 +20,17 @@ _THROUGH = ("succeeded", "failed")
 class JobRun:
     """A job that is not over. *found* of a node is taken from its NodeImage, but while that is being written."""
 
-    def __init__(self, job: PullJob, now: datetime) -> None:
+    def __init__(self, job: PullJob, now: datetime, at: float) -> None:
+        """*at* is now, too, on a clock that nobody sets."""
         self.job = job
         self.order = pulljobs.order(job)
         self.rollout = Rollout()
         self.began = job.status.start_time or now
-        self.clock = Clockwork(job.status.worked_seconds, now)
+        self.clock = Clockwork(job.status.worked_seconds, at)
         self.round = pulljobs.next_round(job, self.began, now)[0]
         self.end: Verdict = ""
-        self.due: datetime | None = None
-        """When to look again although nothing happens."""
+        self.due: float | None = None
+        """When to look again although nothing happens, on the clock that nobody sets."""
         self._busy = False
         self._writing: dict[str, int] = {}
         """How many writes there are on the way to a node's NodeImage."""
@@ -104,16 +105,16 @@ class JobRun:
         else:
             self.tell(name, image)
 
-    def look(self, now: datetime) -> Verdict:
-        """Go on to *now*: count work, begin the next round, see whether the job is over."""
-        self.clock = pulljobs.wind(self.clock, now, busy=self._busy)
+    def look(self, now: datetime, at: float) -> Verdict:
+        """Go on to *now*, *at* on a clock that nobody sets: count work, begin the next round, see if it is over."""
+        self.clock = pulljobs.wind(self.clock, at, busy=self._busy)
         if pulljobs.lasts(self.job):
             number = pulljobs.next_round(self.job, self.began, now)[0]
             if number > self.round:
                 self.round = number
                 self._look_again()
         self.end = pulljobs.verdict(self.job, self.rollout, self.clock)
-        self.due = self._wake_at(now)
+        self.due = self._wake_at(now, at)
         return self.end
 
     def _look_again(self) -> None:
@@ -123,13 +124,13 @@ class JobRun:
         for name in self._again:
             self.rollout.tell(name, WAITING)
 
-    def _wake_at(self, now: datetime) -> datetime | None:
+    def _wake_at(self, now: datetime, at: float) -> float | None:
         if pulljobs.lasts(self.job):
-            return pulljobs.next_round(self.job, self.began, now)[1]
+            return at + (pulljobs.next_round(self.job, self.began, now)[1] - now).total_seconds()
         left = pulljobs.overdue_in(self.job, self.clock)
         if left is None or not self.rollout.count("active"):
             return None
-        return now + timedelta(seconds=max(left, 0.0))
+        return at + max(left, 0.0)
 
     def status(self, now: datetime) -> Status:
         return pulljobs.status(self.job, self.rollout, self.clock, self.end, self.began, now)

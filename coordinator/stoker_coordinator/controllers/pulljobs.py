@@ -40,10 +40,10 @@ FAILED_NODES = 1000
 
 
 class Clockwork(Struct, frozen=True):
-    """What a job's deadline goes by: the seconds in which it worked, until ``until``."""
+    """What a job's deadline goes by: the seconds in which it worked, until ``until`` of a clock that nobody sets."""
 
     worked: float = 0.0
-    until: datetime | None = None
+    until: float | None = None
 
 
 def images(job: PullJob) -> tuple[str, ...]:
@@ -99,11 +99,10 @@ def silent_at(node: Node, began: datetime) -> datetime | None:
 # ---------------------------------------------------------------------------------------------- time
 
 
-def wind(clock: Clockwork, now: datetime, *, busy: bool) -> Clockwork:
-    """Go on to *now*: the time since the last look counts when a node was pulling in it. A clock that was set back
-    counts nothing."""
-    passed = (now - clock.until).total_seconds() if clock.until is not None else 0.0
-    return Clockwork(clock.worked + max(passed, 0.0) if busy else clock.worked, now)
+def wind(clock: Clockwork, at: float, *, busy: bool) -> Clockwork:
+    """Go on to *at*: the time since the last look counts when a node was pulling in it."""
+    passed = at - clock.until if clock.until is not None else 0.0
+    return Clockwork(clock.worked + max(passed, 0.0) if busy else clock.worked, at)
 
 
 def overdue_in(job: PullJob, clock: Clockwork) -> float | None:

@@ -41,6 +41,8 @@ class World:
 
     def __init__(self) -> None:
         self.store = MemoryStore(now=self.now, clock=lambda: asyncio.get_running_loop().time())
+        self.shift = timedelta()
+        """What the wall clock is wrong by."""
         self.leaves: dict[str, str] = {}
         self.pods: dict[str, frozenset[str]] = {}
         self.fails: set[str] = set()
@@ -50,7 +52,7 @@ class World:
         self._pulls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     def now(self) -> datetime:
-        return START + timedelta(seconds=asyncio.get_running_loop().time())
+        return START + timedelta(seconds=asyncio.get_running_loop().time()) + self.shift
 
     # What a Cluster has.
 
@@ -335,6 +337,20 @@ async def test_a_job_goes_in_time_when_it_is_over() -> None:
         assert await here.store.find(ImagePullJob, "job", "ns") is not None
         await asyncio.sleep(3)
         assert await here.store.find(ImagePullJob, "job", "ns") is None
+
+
+@virtual
+async def test_a_deadline_does_not_go_by_a_clock_that_is_set() -> None:
+    loop = asyncio.get_running_loop()
+    for shift in (timedelta(days=2), timedelta(hours=-5)):
+        async with world(4) as here, here.coordinator():
+            here.stuck = {"n000", "n001", "n002", "n003"}
+            began = loop.time()
+            await here.job(completion_policy=CompletionPolicy(active_deadline_seconds=60))
+            await here.until(lambda status: status.active > 0)
+            here.shift = shift
+            ended = await here.done()
+            assert (59 <= loop.time() - began <= 65, 59 <= ended.worked_seconds <= 65) == (True, True), shift
 
 
 @virtual
