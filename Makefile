@@ -54,6 +54,8 @@ check: venv ## lint, format, types, layers, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python cri_stubs/generate.py --check
 	$(BIN)/python -m stokerd.settings_reference --check docs/configuration.md
+	$(BIN)/python -m stoker_coordinator.settings_reference --check docs/coordinator-configuration.md
+	$(BIN)/python -m stoker_coordinator.objects_reference --check docs/objects.md
 
 test test-matrix: BROWSER := --browser
 test: SUITES := forky
