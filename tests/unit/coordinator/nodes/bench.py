@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,7 +135,13 @@ class FakeNode:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, store: MemoryStore | None = None, ear: Ear | None = None, tls: bool = False, **settings: Any
+    directory: Path,
+    *,
+    store: MemoryStore | None = None,
+    ear: Ear | None = None,
+    tls: bool = False,
+    wall: Callable[[], float] = time.time,
+    **settings: Any,
 ) -> AsyncIterator[Bench]:
     """Run the link of a coordinator."""
     store, ear, registry = store or MemoryStore(), ear or Ear(), CollectorRegistry()
@@ -145,6 +152,7 @@ async def serving(
         store,
         registry,
         version="test",
+        wall=wall,
     )
     nodes.add_listener(ear)
     nodes.set_results(ear)
