@@ -150,7 +150,7 @@ def _object(version: str, kind: str, name: str, **spec: Any) -> dict[str, Any]:
 
 def play(scene: Scene, story: Story, racks: Racks) -> None:
     """Tell it; *racks* is ended by whoever made it."""
-    with story.stage("Three more nodes, four leaf switches, and a coordinator that the nodes join by token") as stage:
+    with story.stage("Three more nodes, and a coordinator that they join by token") as stage:
         racks.start()
         racks.stoker("nodes")
         stage.outcome = f"{len(racks.nodes)} nodes, {len(racks.rack.switches.cables)} cables"
@@ -223,7 +223,7 @@ async def _requests(story: Story, racks: Racks, image: str) -> None:
 
 
 def _clone_elsewhere(story: Story, racks: Racks, number: int) -> None:
-    with story.stage("A checkpoint on node1 is cloned on node2 and node3, by way of the registry") as stage:
+    with story.stage("A checkpoint of node1 is cloned on node2 and node3") as stage:
         began = time.monotonic()
         reference = f"{racks.registry}/checkpoints/agent:golden"
         checkpoint = _object("stoker.dev/v1", "Checkpoint", "golden", podName="agent-0", destination=reference)
