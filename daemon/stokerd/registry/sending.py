@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from stokerd.registry.errors import DigestMismatch, RegistryError, RegistryProtocol
+from stokerd.registry.bodies import Body
+from stokerd.registry.errors import DigestMismatch, RegistryError, RegistryProtocol, Subject
 from stokerd.registry.push_types import Blob
+from stokerd.registry.transport import Answer
 from stokerd.registry.uploads import (
     ACCEPTED,
     CREATED,
@@ -18,8 +20,20 @@ from stokerd.registry.uploads import (
     with_digest,
 )
 
-if TYPE_CHECKING:
-    from stokerd.registry.pushing import Push
+
+class Push(Protocol):
+    """The push that a blob is a part of: `pushing.Push`."""
+
+    @property
+    def chunk(self) -> int: ...
+    def subject(self, target: str) -> Subject: ...
+    def body(self, blob: Blob, offset: int, length: int) -> Body: ...
+    def refused(self, answer: Answer, target: str) -> RegistryError: ...
+    async def ask(self, method: str, url: str, target: str) -> Answer: ...
+    async def send(self, method: str, url: str, target: str, body: Body, headers: dict[str, str]) -> Answer: ...
+    async def has(self, blob: Blob) -> bool: ...
+    async def begin(self, blob: Blob) -> Upload: ...
+    async def rest(self, attempt: int, error: RegistryError) -> None: ...
 
 
 class Sending:
