@@ -25,7 +25,7 @@ from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.writing import Writer
 from stoker_coordinator.errors import AlreadyExists, NotFound, StoreFailed
 from stoker_coordinator.hypernodes.live import Live
-from stoker_coordinator.hypernodes.model import HyperNode, NodeFacts, SourceState
+from stoker_coordinator.hypernodes.model import Delta, HyperNode, NodeFacts, SourceState
 from stoker_coordinator.hypernodes.objects import SOURCE_LABEL, manifest
 from stoker_coordinator.hypernodes.observe import observe, uses, with_state
 from stoker_coordinator.hypernodes.rules import is_name
@@ -86,6 +86,7 @@ class Fabrics:
         self.live.central(self.sources.states)
         for facts in kept.nodes:
             self.live.put(facts)
+        self.live.settle(self._clock())  # whoever asks right after the start sees what was known
 
     async def run(self) -> None:
         """Follow nodes and sources until cancelled."""
@@ -167,6 +168,7 @@ class Fabrics:
         load_at, took = 0.0, 0.0
         known: dict[str, HyperNode] = {}
         loop = asyncio.get_running_loop()
+        self._follow(Delta(changed=tuple(self.live.hypernodes())), known)
         self._wake.set()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -177,27 +179,31 @@ class Fabrics:
             began = loop.time()
             delta = self.live.settle(self._clock())
             took = loop.time() - began
-            for domain in delta.changed:
-                before = known.get(domain.name)
-                known[domain.name] = domain
-                if before is not None and _same_but_load(before, domain):
-                    self._loads.add(domain.name)
-                else:
-                    self._loads.discard(domain.name)
-                    self._write(domain)
-            for name in delta.removed:
-                known.pop(name, None)
-                self._loads.discard(name)
-                self._remove(name)
+            self._follow(delta, known)
             if self._loads and loop.time() >= load_at:
                 load_at = loop.time() + _LOAD_EVERY
                 for name in self._loads:
                     self._write(known[name])
                 self._loads.clear()
-            if delta.changed or delta.removed:
-                self._remember = True
-                for call in self.changed:
-                    call()
+
+    def _follow(self, delta: Delta, known: dict[str, HyperNode]) -> None:
+        """Have objects follow what is different, and tell others; *known* is what the objects have been told."""
+        for domain in delta.changed:
+            before = known.get(domain.name)
+            known[domain.name] = domain
+            if before is not None and _same_but_load(before, domain):
+                self._loads.add(domain.name)
+            else:
+                self._loads.discard(domain.name)
+                self._write(domain)
+        for name in delta.removed:
+            known.pop(name, None)
+            self._loads.discard(name)
+            self._remove(name)
+        if delta.changed or delta.removed:
+            self._remember = True
+            for call in self.changed:
+                call()
 
     def _write(self, domain: HyperNode) -> None:
         members = tuple(each for each in domain.members if is_name(each.name))

@@ -231,6 +231,21 @@ async def test_a_dump_joins_leaves_and_its_loss_deletes_nothing(tmp_path: Path) 
         assert "cannot be read" in fabrics.sources.states[0].reason
 
 
+@virtual
+async def test_who_asks_right_after_a_start_sees_what_was_known(tmp_path: Path) -> None:
+    """An export must not be empty because the coordinator has just been started."""
+    here = Place(tmp_path)
+    async with here.open() as fabrics:
+        await here.says("n1", *LEAVES)
+        await here.domains()
+        before = fabrics.live.hypernodes()
+    memory = FabricMemory(tmp_path / "fabric.db", Inline())
+    again = Fabrics(here.store, Informer(here.store, KINDS), memory, here.settings, clock=here.now)
+    await again.open()
+    assert again.live.hypernodes() == before != []
+    await memory.close()
+
+
 def test_what_an_upgrade_cannot_read_is_as_if_it_had_not_been_kept(tmp_path: Path) -> None:
     async def main() -> None:
         memory = FabricMemory(tmp_path / "fabric.db")
