@@ -130,7 +130,7 @@ async def _clear(checkpoints: Checkpoints, *, clones: bool = False) -> None:
         await checkpoints.remove_clone(clone.id)
     for group in await checkpoints.groups():
         await checkpoints.remove(group.id)
-    for each in await checkpoints.list():
+    for each in reversed(await checkpoints.list()):  # one may stand on another
         await checkpoints.remove(each.id)
 
 

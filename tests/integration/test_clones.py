@@ -171,12 +171,12 @@ async def test_memory_comes_after_the_start(node: Node) -> None:
         kept = await here.checkpoints.create(here.container)
         life = asyncio.create_task(here.checkpoints.run())
         eager = await here.checkpoints.clone(kept.id, mode="eager")
-        lazy = await here.checkpoints.clone(kept.id)
+        lazy = await _halfway(here, kept)
         assert (eager.memory, lazy.memory) == ("eager", "loading")
-        for clone in (eager, lazy):
-            await of_clone(here, clone.id).goes_on()
+        await of_clone(here, eager.id).goes_on()
         with pytest.raises(Conflict, match="memory"):
             await here.checkpoints.create(lazy.id)
+        os.killpg(lazy.helper, signal.SIGCONT)
         await _memory(here, lazy.id, "loaded")
         await of_clone(here, lazy.id).goes_on()
         second = await here.checkpoints.create(lazy.id)
@@ -207,10 +207,19 @@ async def test_a_clone_that_lost_its_memory_is_killed_and_says_why(node: Node) -
         await here.goes_on()
 
 
-async def _losing(here: Scene, kept: Manifest, kill: Callable[[Clone], None]) -> Clone:
-    """Make a lazy clone and kill its helper. On a busy machine the memory may be in before; then once more."""
+async def _halfway(here: Scene, kept: Manifest) -> Clone:
+    """Make a clone whose memory is not in, and whose helper stands still."""
+
+    def stop(clone: Clone) -> None:
+        os.killpg(clone.helper, signal.SIGSTOP)
+
+    return await _losing(here, kept, stop, mode="auto")
+
+
+async def _losing(here: Scene, kept: Manifest, kill: Callable[[Clone], None], mode: Mode = "lazy") -> Clone:
+    """Make a lazy clone and signal its helper. On a busy machine the memory may be in before; then once more."""
     for _ in range(5):
-        clone = await here.checkpoints.clone(kept.id, mode="lazy")
+        clone = await here.checkpoints.clone(kept.id, mode=mode)
         with contextlib.suppress(ProcessLookupError, ValueError):
             await asyncio.to_thread(kill, clone)
         code = await asyncio.to_thread(read, str(here.directory / ".clones" / clone.id / "work" / "exit"))
