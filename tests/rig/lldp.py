@@ -16,13 +16,14 @@ from typing import Self
 
 from tests.rig import paths
 from tests.rig.cgroups import NodeCgroup
-from tests.rig.errors import RigError
+from tests.rig.errors import CommandError, RigError
 from tests.rig.hardware.machines import Machine, Switch
 from tests.rig.processes import ProcessId, joined, let_go, run
 from tests.rig.records import Record
 from tests.rig.waiting import until
 
 START_TIMEOUT = 20.0
+_SPEAK_TIMEOUT = 2.0
 BRIDGE = "br0"
 
 
@@ -141,9 +142,14 @@ class LldpSwitches:
         self.lldpcli(switch, "update")
 
     def speak(self) -> None:
-        """Have all switches say now who they are, rather than in their own time."""
+        """Have all switches say now who they are, rather than in their own time. Now and then an lldpd does not answer:
+        whoever waits for it has it asked again."""
         for switch in self._switches:
-            self.lldpcli(switch, "update")
+            try:
+                self.lldpcli(switch, "update", timeout=_SPEAK_TIMEOUT)
+            except CommandError as error:
+                if error.code is not None:
+                    raise
 
     def silence(self, device: str) -> None:
         """Switch LLDP off at the port that a device hangs on."""
@@ -156,9 +162,9 @@ class LldpSwitches:
 
     # ------------------------------------------------------------------------------------------ asked
 
-    def lldpcli(self, switch: str, *words: str) -> str:
+    def lldpcli(self, switch: str, *words: str, timeout: float = 20.0) -> str:
         """Run lldpcli against a switch."""
-        return run([*client(self._root), "-u", self._socket(switch), *words], timeout=20).stdout
+        return run([*client(self._root), "-u", self._socket(switch), *words], timeout=timeout).stdout
 
     def socket(self, switch: str) -> Path:
         """Return the socket of a switch's lldpd."""
