@@ -59,7 +59,8 @@ check: venv ## lint, format, types, layers, generated code
 
 test test-matrix: BROWSER := --browser
 test: SUITES := forky
-test: venv ## all tests, nodes of forky (needs root)
+test: python ## all tests, nodes of forky (needs root)
+	@$(PYTHON) tests/rig/bootstrap.py --suites ""
 	@# Roots are made while the unit tests run, which need none.
 	trap wait EXIT; $(PYTHON) tests/rig/bootstrap.py --suites "$(SUITES)" $(BROWSER) & \
 	$(BIN)/python -m pytest tests/unit -n auto $(PYTEST_ARGS) $(NONE_IS_FINE); wait $$!
