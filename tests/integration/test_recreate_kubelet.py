@@ -8,6 +8,7 @@ import pytest
 
 from stoker.client import ClientError
 from stoker.objects.containers import RecreateTarget
+from tests.conformance.subject import eventually
 from tests.integration.pods import completed, only, recreated, request, whole
 from tests.rig.kubelet import FakeKubelet
 from tests.rig.node import Node
@@ -98,6 +99,12 @@ async def test_a_restart_by_the_kubelet_meanwhile_counts(stokerd: Stokerd, node:
             asked = await client.recreate(wish)
             await bare.stop(old, 0)  # it crashes, and the kubelet sees to it, while we still wait
             done = await completed(client, asked.id)
+
+            async def runs() -> bool:
+                return any(each.running for each in await bare.list(pod))
+
+            # A container that the kubelet has only just created counts as restarted: it is about to start it.
+            await eventually("the kubelet has started what it created", runs)
         assert done.result == "Succeeded", done
         # Which of the two depends on whether stokerd looked between the crash and the kubelet's restart.
         assert only(done).reason in {"RestartedBySomethingElse", "Recreated"}
