@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import hashlib
 import io
@@ -19,14 +20,14 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
-from stokerd.checkpoints import freezing
+from stokerd.checkpoints import committing, freezing
 from stokerd.checkpoints.committing import CommitWish
-from stokerd.checkpoints.errors import TreeUnsupported
+from stokerd.checkpoints.errors import CheckpointNoSpace, TreeUnsupported
 from stokerd.checkpoints.imaging import parse_change
 from stokerd.checkpoints.layers import Packed, pack_layer
 from stokerd.checkpoints.model import OWNER_LABEL
 from stokerd.checkpoints.pressing import Produce, pressed
-from stokerd.errors import NotFound, StokerError
+from stokerd.errors import NotFound, RuntimeNoSpace, StokerError
 from tests.unit.checkpoints.bench import Bench, ended
 from tests.unit.checkpoints.trees import build_upper
 
@@ -199,6 +200,28 @@ async def test_any_call_fails(bench: Bench, place: str) -> None:
     bench.runtime.collect()
     assert {*bench.runtime.store.blobs, *bench.runtime.store.snapshots, *bench.runtime.store.records} == before
     assert await bench.runtime.leases.list() == ()
+
+
+@pytest.mark.parametrize("where", ["while files are copied", "while the layer is written", "when it is unpacked"])
+async def test_a_full_disk_costs_the_image_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/fs/file")
+
+    container = bench.container()
+    before = {*bench.runtime.store.blobs, *bench.runtime.store.snapshots, *bench.runtime.store.records}
+    with monkeypatch.context() as broken:
+        if where == "while files are copied":
+            broken.setattr(committing, "copy_tree", full)
+        else:
+            call = "content.Write" if where == "while the layer is written" else "snapshots.Commit"
+            bench.runtime.fail(call, RuntimeNoSpace("no space left on device"))
+        outcome = await ended(asyncio.create_task(bench.room.commit(container, CommitWish(NAME))))
+    assert isinstance(outcome, CheckpointNoSpace | RuntimeNoSpace)
+    assert bench.runs(container)
+    bench.runtime.collect()
+    assert {*bench.runtime.store.blobs, *bench.runtime.store.snapshots, *bench.runtime.store.records} == before
+    assert await bench.runtime.leases.list() == ()
+    assert (await bench.room.commit(container, CommitWish(NAME))).name == NAME
 
 
 @pytest.mark.parametrize("place", PLACES)
