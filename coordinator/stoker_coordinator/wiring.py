@@ -165,8 +165,8 @@ async def compose(
         problems=problems,
         routes=(*Joining(nodes).routes(), *FabricRoutes(fabrics).routes(), *pages.routes()),
         gate=PageGate(PREFIX, COOKIE, PUBLIC),
+        streams=(changes.streams,),
     )
-    stack.callback(changes.close)
     parts: dict[str, Run] = {
         "api": api.run,
         "nodes": nodes.run,

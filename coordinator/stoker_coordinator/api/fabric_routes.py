@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -13,7 +12,7 @@ from stoker_coordinator.api.handlers import ASKED
 from stoker_coordinator.auth import may
 from stoker_coordinator.errors import Forbidden, NotFound
 from stoker_coordinator.hypernodes.explain import why
-from stoker_coordinator.hypernodes.exports import document, graphviz, labels, slurm, svg
+from stoker_coordinator.hypernodes.exports.forms import FORMS
 from stoker_coordinator.hypernodes.live import Live
 
 _LONGEST = 200
@@ -24,20 +23,6 @@ class Topology(Protocol):
 
     @property
     def live(self) -> Live: ...
-
-
-def _labels(domains: Any, fabric: str) -> str:
-    return msgspec.json.format(msgspec.json.encode(labels.labels(domains, fabric=fabric)), indent=1).decode() + "\n"
-
-
-FORMATS: Mapping[str, tuple[str, Callable[[Any, str], str]]] = {
-    "json": ("application/json", lambda domains, _: document.encode(domains).decode()),
-    "svg": ("image/svg+xml", svg.svg),
-    "dot": ("text/vnd.graphviz", lambda domains, _: graphviz.dot(domains)),
-    "slurm-tree": ("text/plain", lambda domains, _: slurm.tree(domains)),
-    "slurm-block": ("text/plain", lambda domains, _: slurm.blocks(domains)),
-    "labels": ("application/json", _labels),
-}
 
 
 class FabricRoutes:
@@ -54,17 +39,16 @@ class FabricRoutes:
         _check(request)
         live, fabric, form = self._topology.live, _given(request, "fabric"), _given(request, "format") or "json"
         known = sorted(name for name, tree in live.trees.items() if tree.hypernodes)
-        if form not in FORMATS:
-            raise BadRequest(f"there is no format {form!r}", hint=f"there are {', '.join(FORMATS)}")
+        if form not in FORMS:
+            raise BadRequest(f"there is no format {form!r}", hint=f"there are {', '.join(FORMS)}")
         if fabric and fabric not in known:
             raise NotFound(f"there is no fabric {fabric!r}", hint=f"there are {', '.join(known) or 'none yet'}")
         if not fabric and form != "json":
             if len(known) > 1:
                 raise BadRequest("which fabric?", hint=f"fabric=NAME: {', '.join(known)}")
             fabric = next(iter(known), "")
-        media, make = FORMATS[form]
-        text = make(live.hypernodes(fabric or None), fabric)
-        return web.Response(text=text, content_type=media)
+        text = FORMS[form].write(live.hypernodes(fabric or None), fabric)
+        return web.Response(text=text, content_type=FORMS[form].media_type)
 
     async def _why(self, request: web.Request) -> web.Response:
         _check(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
 
+from stoker.service.in_flight import InFlight
 from stoker_coordinator.api.failures import MethodNotAllowed, UnknownRoute, failure_of, response_of
 from stoker_coordinator.api.handlers import ASKED, Asked
 from stoker_coordinator.api.metrics import ApiMetrics
@@ -22,33 +22,6 @@ from stoker_coordinator.auth import READS, Principal, Tokens
 from stoker_coordinator.errors import Forbidden, Unauthorized
 
 _PUBLIC = frozenset({"/healthz", "/readyz"})
-
-
-class InFlight:
-    """Counts the requests under way, so that a stop can wait for them."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def enter(self) -> None:
-        self._count += 1
-        self._idle.clear()
-
-    def leave(self) -> None:
-        self._count -= 1
-        if not self._count:
-            self._idle.set()
-
-    async def wait_idle(self, timeout: float) -> bool:
-        """Return whether the last request ended within *timeout* seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 def recording(metrics: ApiMetrics, audit: Audit, in_flight: InFlight) -> Middleware:

@@ -8,16 +8,17 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from stoker.service.in_flight import InFlight, OpenStreams
 from stoker_coordinator.api.handlers import Handlers
 from stoker_coordinator.api.metrics import ApiMetrics
-from stoker_coordinator.api.middleware import InFlight, PageGate, explaining, recognising, recording
+from stoker_coordinator.api.middleware import PageGate, explaining, recognising, recording
 from stoker_coordinator.api.peers import group_id
 from stoker_coordinator.api.verbs import Verbs
 from stoker_coordinator.api.watching import Watches
@@ -52,11 +53,13 @@ class ApiServer:
         problems: Callable[[], Mapping[str, str]] = dict,
         routes: tuple[web.RouteDef, ...] = (),
         gate: PageGate | None = None,
+        streams: Sequence[OpenStreams] = (),
         idle: float = IDLE_SECONDS,
     ) -> None:
-        """*gate*: how people are known who look at *routes* that are pages."""
+        """*gate*: how people are known who look at *routes* that are pages; *streams*: what these keep open."""
         self._settings = settings
         self._gate = gate
+        self._streams = tuple(streams)
         self._idle = idle
         self._tokens = tokens
         self._audit = audit
@@ -163,6 +166,8 @@ class ApiServer:
             for site in list(runner.sites):
                 await site.stop()
             self._watches.close()
+            for streams in self._streams:
+                streams.close()
             await self._in_flight.wait_idle(max(0.0, timeout - (time.monotonic() - began)))
             await runner.cleanup()
         if self._socket is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from stoker.service.in_flight import OpenStreams
 from stoker_coordinator.api import views
 from stoker_coordinator.api.failures import failure_of
 from stoker_coordinator.api.targets import ListQuery, Target
@@ -27,9 +28,7 @@ class Watches:
         self._store = store
         self._limit = limit
         self._bookmarks = bookmarks
-        self._count = count
-        self._open: set[asyncio.Timeout] = set()
-        self._closing = False
+        self._open = OpenStreams(count)
 
     async def serve(
         self, request: web.Request, target: Target, query: ListQuery, recheck: Callable[[], object]
@@ -39,7 +38,7 @@ class Watches:
         Expired, before anything is answered, when the history does not go back so far. *recheck* raises when who asks
         would not be let in any more: the watch ends then, within the interval of the bookmarks.
         """
-        if self._closing:
+        if self._open.closing:
             raise StoreClosed("the coordinator is stopping", hint="watch again once it is back")
         if len(self._open) >= self._limit:
             raise LimitExceeded(f"{self._limit} watches are open already", hint="close some of them")
@@ -48,28 +47,13 @@ class Watches:
             headers={"Content-Type": _SSE if sse else _LINES, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
         limit = asyncio.get_running_loop().time() + query.timeout if query.timeout else None
-        scope = asyncio.timeout_at(limit)
-        self._open.add(scope)
-        self._count(len(self._open))
-        try:
-            async with scope:
-                await self._pump(request, response, target, query, recheck, _frame_sse if sse else _frame_line)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-        except ConnectionResetError:
-            pass
-        finally:
-            self._open.discard(scope)
-            self._count(len(self._open))
+        async with self._open.one(until=limit):
+            await self._pump(request, response, target, query, recheck, _frame_sse if sse else _frame_line)
         return response
 
     def close(self) -> None:
         """End all of them, and refuse new ones."""
-        self._closing = True
-        now = asyncio.get_running_loop().time()
-        for scope in self._open:
-            scope.reschedule(now)
+        self._open.close()
 
     async def _pump(
         self,

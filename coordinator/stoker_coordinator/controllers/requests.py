@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -32,6 +31,7 @@ from stoker.objects.containers import (
 )
 from stoker.objects.images import InlineAuth
 from stoker.objects.link import CheckpointWish, Result, Wish, WishKind
+from stoker.units import parse_duration
 from stoker_coordinator.controllers import cloning
 from stoker_coordinator.controllers.details import decode
 
@@ -46,7 +46,6 @@ OBJECT_LABEL = "coordinator.stoker.dev/object"
 
 GRACE = timedelta(seconds=60)
 """So long a request waits for a pod that no node has, and for a node that does not answer after its deadline."""
-_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -149,10 +148,10 @@ def expires_at(request: Request) -> datetime | None:
 
 def duration(text: str) -> float | None:
     """Read ``1h30m``; None where there is nothing that can be read."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    try:
+        return parse_duration(text)
+    except ValueError:
         return None
-    return sum(float(number) * _UNIT[unit] for number, unit in parts)
 
 
 # ---------------------------------------------------------------------------------------------- wishes

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from stoker.objects.meta import Object
+from stoker.service.in_flight import OpenStreams
 
 Section = Literal["nodes", "jobs", "fabrics", "requests"]
 _SECTIONS: dict[str, Section] = {
@@ -31,7 +32,7 @@ class Changes:
     def __init__(self, limit: int = 200) -> None:
         self._limit = limit
         self._pages: dict[asyncio.Event, set[str]] = {}
-        self._closed = False
+        self.streams = OpenStreams(lambda _: None)
 
     def hear(self, old: Object | None, new: Object | None) -> None:
         obj = new if new is not None else old
@@ -46,20 +47,14 @@ class Changes:
 
     @property
     def full(self) -> bool:
-        return len(self._pages) >= self._limit
-
-    def close(self) -> None:
-        """End all streams."""
-        self._closed = True
-        for event in self._pages:
-            event.set()
+        return self.streams.closing or len(self.streams) >= self._limit
 
     async def follow(self) -> AsyncGenerator[str, None]:
         """Yield names of sections, with blanks between, whenever something is different; "" now and then."""
         event = asyncio.Event()
         names = self._pages[event] = set()
         try:
-            while not self._closed:
+            while True:
                 try:
                     async with asyncio.timeout(_HEARTBEAT):
                         await event.wait()

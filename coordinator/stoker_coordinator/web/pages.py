@@ -20,10 +20,12 @@ from stoker.objects.cluster_images import AdvancedCronJob, ImageListPullJob, Ima
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
 from stoker.objects.meta import Key, Object
+from stoker.units import format_size
 from stoker_coordinator.auth import Principal
 from stoker_coordinator.errors import Unauthorized
 from stoker_coordinator.hypernodes.explain import why
-from stoker_coordinator.hypernodes.exports import document, graphviz, slurm, svg
+from stoker_coordinator.hypernodes.exports import svg
+from stoker_coordinator.hypernodes.exports.forms import FORMS
 from stoker_coordinator.hypernodes.live import Live
 from stoker_coordinator.hypernodes.model import SourceState
 from stoker_coordinator.web import views
@@ -44,12 +46,6 @@ _TABS = (
 )
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _LATEST = 12
-_FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "slurm-tree": slurm.tree,
-    "slurm-block": slurm.blocks,
-    "dot": graphviz.dot,
-    "json": lambda domains: document.encode(domains).decode(),
-}
 
 
 class Objects(Protocol):
@@ -93,7 +89,7 @@ class Pages:
         self._authenticate, self._who, self._clock = authenticate, who, clock
         loader = jinja2.PackageLoader("stoker_coordinator.web")
         self._templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-        self._templates.filters.update(ago=views.ago, size=views.size)
+        self._templates.filters.update(ago=views.ago, size=format_size)
         self._static = {name: (files("stoker_coordinator.web") / "static" / name).read_bytes() for name in _STATIC}
         # The picture's own style is the only one within a page; it is told by its digest.
         style = base64.b64encode(hashlib.sha256(svg.STYLE.encode()).digest()).decode()
@@ -279,10 +275,10 @@ class Pages:
 
     async def _export(self, request: web.Request) -> web.Response:
         _, fabric = self._fabric(request)
-        make = _FORMATS.get(request.query.get("format", ""))
-        if make is None:
-            return self._missing(request, f"format; there are {', '.join(_FORMATS)}")
-        text = make(self._topology.live.hypernodes(fabric))
+        form = FORMS.get(request.query.get("format", ""))
+        if form is None:
+            return self._missing(request, f"format; there are {', '.join(FORMS)}")
+        text = form.write(self._topology.live.hypernodes(fabric), fabric)
         return web.Response(text=text, content_type="text/plain", headers=self._headers("no-store"))
 
     # ------------------------------------------------------------------------------------------ who looks
@@ -315,9 +311,9 @@ class Pages:
         if self._changes.full:
             return web.Response(status=503, text="too many pages are open")
         response = web.StreamResponse(headers={**self._headers("no-store"), "Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b": here\n\n")
-        async with aclosing(self._changes.follow()) as changes:
+        async with self._changes.streams.one(), aclosing(self._changes.follow()) as changes:
+            await response.prepare(request)
+            await response.write(b": here\n\n")
             async for names in changes:
                 await response.write(f"event: changed\ndata: {names}\n\n".encode() if names else b": still here\n\n")
         return response

@@ -13,6 +13,8 @@ from stoker.objects.cluster_images import ImageListPullJob, ImagePullJob, NodeIm
 from stoker.objects.cluster_nodes import HyperNode, Node
 from stoker.objects.cluster_requests import Checkpoint, Commit, ContainerRecreateRequest
 from stoker.objects.meta import Condition
+from stoker.units import brief_duration, format_size
+from stoker_coordinator.controllers.tags import join
 
 Mood = Literal["good", "busy", "bad", "idle"]
 PullJob = ImagePullJob | ImageListPullJob
@@ -55,25 +57,8 @@ def condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
 
 
 def ago(since: datetime | None, now: datetime) -> str:
-    """Return how long ago something was, in one or two units; a time to come, by a clock that is ahead, is now."""
-    if since is None:
-        return ""
-    seconds = max(0, int((now - since).total_seconds()))
-    for size, unit, next_size, next_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if seconds >= size:
-            rest = seconds % size // next_size
-            return f"{seconds // size} {unit} {rest} {next_unit}" if rest else f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def size(count: int) -> str:
-    """Return bytes for people."""
-    number = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if number < 1024 or unit == "TiB":
-            return f"{number:.0f} {unit}" if number >= 100 or unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError("the last unit takes all")
+    """Return how long ago something was; a time to come, by a clock that is ahead, is now."""
+    return brief_duration((now - since).total_seconds()) if since is not None else ""
 
 
 # ---------------------------------------------------------------------------------------------- nodes
@@ -132,7 +117,7 @@ def wanted_images(node: NodeImage) -> list[tuple[str, str, int, str]]:
         known = node.status.image_statuses.get(repository)
         statuses = {each.tag: each for each in known.tags} if known is not None else {}
         for tag in entry.tags:
-            image = f"{repository}@{tag.tag}" if ":" in tag.tag else f"{repository}:{tag.tag}"
+            image = join(repository, tag.tag)
             status = statuses.get(tag.tag)
             if status is None or status.version < tag.version:
                 found.append((image, "Waiting", 0, ""))
@@ -262,7 +247,9 @@ def request_row(request: Request) -> RequestRow:
     elif isinstance(request, Checkpoint):
         made = request.status
         if made.checkpoint_id:
-            detail = f"{made.checkpoint_id}, {size(made.size_bytes)}, stood still for {made.frozen_milliseconds:g} ms"
+            detail = (
+                f"{made.checkpoint_id}, {format_size(made.size_bytes)}, stood still for {made.frozen_milliseconds:g} ms"
+            )
         if made.reference:
             detail += f", as {made.reference}"
     elif isinstance(request, Commit):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from stoker.service.in_flight import InFlight
 from stokerd.api.errors import (
     MethodNotAllowed,
     PeerRefused,
@@ -40,33 +40,6 @@ class Metrics:
             registry=registry,
         )
         self.streams = Gauge("stoker_api_streams", "Event streams that are open", registry=registry)
-
-
-class InFlight:
-    """Counts the requests under way, so that a stop can wait for them."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def enter(self) -> None:
-        self._count += 1
-        self._idle.clear()
-
-    def leave(self) -> None:
-        self._count -= 1
-        if self._count == 0:
-            self._idle.set()
-
-    async def wait_idle(self, timeout: float) -> bool:
-        """Return whether the last request ended within *timeout* seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 def counting(metrics: Metrics, in_flight: InFlight) -> Middleware:

@@ -13,13 +13,14 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from stoker.service.in_flight import InFlight
 from stokerd.api.accept import Acceptor
 from stokerd.api.archive_routes import ArchiveHandlers
 from stokerd.api.calls import Calls, Deadlines
 from stokerd.api.checkpoint_routes import CheckpointHandlers
 from stokerd.api.container_routes import ContainerHandlers
 from stokerd.api.listener import Listener, adopt_listener, group_id, open_listener
-from stokerd.api.middleware import InFlight, Metrics, checking_peers, counting, explain_failures
+from stokerd.api.middleware import Metrics, checking_peers, counting, explain_failures
 from stokerd.api.ports import ArchivesPort, CheckpointsPort, ContainersPort, ImagesPort, NodePort, TopologyPort
 from stokerd.api.protocol import Protocol
 from stokerd.api.routes import Handlers

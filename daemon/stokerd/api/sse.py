@@ -11,6 +11,7 @@ from aiohttp import web
 
 from stoker.objects.containers import RecreateEvent
 from stoker.objects.images import Event as ImageEvent
+from stoker.service.in_flight import OpenStreams
 from stokerd.api.errors import Stopping, failure_of
 from stokerd.errors import LimitExceeded
 
@@ -45,9 +46,7 @@ class Streams:
         """*heartbeat*: seconds of silence before a comment is sent. *count* is told the number of open streams."""
         self._heartbeat = heartbeat
         self._limit = limit
-        self._count = count
-        self._open: set[asyncio.Timeout] = set()
-        self._closing = False
+        self._open = OpenStreams(count)
 
     async def serve(self, request: web.Request, source: Callable[[], AsyncIterator[Event]]) -> web.StreamResponse:
         """Answer *request* with the events of *source* until they end, the client goes away or the server stops.
@@ -56,32 +55,17 @@ class Streams:
         """
         self._check()
         response = web.StreamResponse(headers=_HEADERS)
-        scope = asyncio.timeout(None)
-        try:
-            async with scope:
-                self._open.add(scope)
-                self._count(len(self._open))
-                await response.prepare(request)
-                await self._pump(response, source(), where=f"{request.method} {request.path}")
-        except TimeoutError:
-            if not scope.expired():
-                raise
-        except ConnectionResetError:
-            pass
-        finally:
-            self._open.discard(scope)
-            self._count(len(self._open))
+        async with self._open.one():
+            await response.prepare(request)
+            await self._pump(response, source(), where=f"{request.method} {request.path}")
         return response
 
     def close(self) -> None:
         """End all streams, and refuse new ones."""
-        self._closing = True
-        now = asyncio.get_running_loop().time()
-        for scope in self._open:
-            scope.reschedule(now)
+        self._open.close()
 
     def _check(self) -> None:
-        if self._closing:
+        if self._open.closing:
             raise Stopping("stokerd is stopping", hint="try again once it is back")
         if len(self._open) >= self._limit:
             raise LimitExceeded(

@@ -75,6 +75,7 @@ class Site:
             version="0",
             routes=pages.routes(),
             gate=PageGate(PREFIX, COOKIE, PUBLIC),
+            streams=(self.changes.streams,),
         )
 
     def token(self, role: str = "viewer") -> str:
@@ -106,7 +107,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await made.api.start()
     following = asyncio.create_task(made.informer.run())
     yield made
-    made.changes.close()
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await made.api.stop(1)
@@ -257,3 +257,12 @@ async def test_only_so_many_pages_are_followed(site: Site) -> None:
             assert answer.status == 503
         for stream in streams:
             stream.close()
+
+
+async def test_a_page_that_is_open_does_not_hold_up_the_end(site: Site) -> None:
+    async with site.signed_in() as session, session.get(site.url("live")) as stream:
+        assert (await stream.content.readline()).startswith(b":")
+        began = asyncio.get_running_loop().time()
+        await site.api.stop(30)
+        assert asyncio.get_running_loop().time() - began < 10
+        assert await stream.content.read() == b"\n"

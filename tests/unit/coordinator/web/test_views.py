@@ -33,20 +33,10 @@ def job(name: str = "j", **status: object) -> ImagePullJob:
     return ImagePullJob(metadata=meta, spec=ImagePullJobSpec(image="a:1"), status=PullJobStatus(**status))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (75, "1 min 15 s"), (3600, "1 h"), (90_061, "1 d 1 h")],
-)
-def test_ages(seconds: int, text: str) -> None:
-    assert views.ago(NOW - timedelta(seconds=seconds), NOW) == text
+def test_ages() -> None:
+    assert views.ago(NOW - timedelta(seconds=75), NOW) == "1m15s"
+    assert views.ago(NOW + timedelta(seconds=5), NOW) == "0s"
     assert views.ago(None, NOW) == ""
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (5 << 50, "5120 TiB")]
-)
-def test_sizes(count: int, text: str) -> None:
-    assert views.size(count) == text
 
 
 @pytest.mark.parametrize(
