@@ -54,6 +54,7 @@ from stokerd.registry.client import RegistryClient
 from stokerd.registry.hosts import RegistryEndpoint, load_endpoints
 from stokerd.registry.keyring import Keyring
 from stokerd.runtime.containerd import Containerd
+from stokerd.settings import CheckpointSettings, ContainerSettings, ImageSettings, Settings
 from stokerd.topology.metrics import TopologyMetrics
 from stokerd.topology.room import TopologyRoom
 from stokerd.uplink.room import Parts as UplinkParts
@@ -92,6 +93,20 @@ class Daemon(msgspec.Struct, frozen=True):
     api: ApiServer
 
 
+class Base(msgspec.Struct, frozen=True):
+    """What several rooms are made of."""
+
+    database: Database
+    runtime: Containerd
+    keyring: Keyring
+    client: RegistryClient
+    registry: CollectorRegistry
+    identity: str
+    """Marks what this daemon makes in containerd."""
+    salt: bytes
+    """Goes into the digests of requests in the journal."""
+
+
 async def compose(
     reloader: Reloader,
     supervisor: Supervisor,
@@ -102,44 +117,14 @@ async def compose(
 ) -> Daemon:
     """Make all parts. What has to be closed at the end is put on *stack*."""
     settings = reloader.settings
-    database = Database(settings.daemon.state_dir)
-    await database.open()
-    stack.push_async_callback(database.close)
-    identity = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "identity")
-    salt = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "salt")
-    watch_process(registry)
-    runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
-    keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
-    client = RegistryClient(hosts=lambda host: _endpoints(runtime, host), user_agent=f"stoker/{VERSION}")
-    stack.push_async_callback(client.aclose)
-    journal = ImageJournal(database)
+    base = await _base(settings, registry, stack)
+    runtime, keyring = base.runtime, base.keyring
+    journal = ImageJournal(base.database)
     budget = DiskBudget(margins_of(settings.images), journal, lambda: _disk(runtime))
-    images = _images(reloader, registry, runtime, journal, budget, keyring, client, identity)
-    pods = ContainersService(
-        ContainerParts(
-            runtime=runtime,
-            journal=ContainerJournal(database),
-            warmer=Warmer(images, stopping),
-            clock=ContainerClock(),
-            metrics=ContainerMetrics(registry),
-            salt=bytes.fromhex(salt),
-        ),
-        settings.containers,
-    )
-    checkpoints = CheckpointRoom(
-        CheckpointParts(
-            runtime=runtime,
-            journal=CheckpointJournal(database),
-            names=PodNames(pods),
-            owner=identity,
-            salt=bytes.fromhex(salt),
-            registry=registry,
-            client=client,
-            keyring=keyring,
-            warmer=Warmer(images, stopping),
-        ),
-        settings.checkpoints,
-    )
+    images = _images(settings.images, base, journal, budget)
+    warmer = Warmer(images, stopping)
+    pods = _pods(settings.containers, base, warmer)
+    checkpoints = _checkpoints(settings.checkpoints, base, pods, warmer)
     topology = TopologyRoom(settings.topology, Contents(images, pods))
     TopologyMetrics(registry, topology.snapshot)
 
@@ -147,7 +132,7 @@ async def compose(
         from stokerd.journal.uplink import UplinkJournal  # late: most nodes have no use for it
         from stokerd.uplink.ports import Ports
 
-        return UplinkJournal(database), Ports(images, pods, checkpoints, topology, node.info)
+        return UplinkJournal(base.database), Ports(images, pods, checkpoints, topology, node.info)
 
     rooms: dict[str, Room] = {
         "images": images,
@@ -164,24 +149,10 @@ async def compose(
         lambda new: topology.apply(new.topology),
         lambda new: keyring.apply(new.credentials.docker_configs, helper_timeout=new.credentials.helper_timeout),
     )
-    control = Control(
-        reload=reloader.reload,
-        settings=lambda: plain(reloader.settings),
-        recent_logs=log.recent.lines,
-        config_problem=lambda: reloader.problem,
-        failures=lambda: supervisor.problems,
-    )
+    control = _control(reloader, supervisor)
+    group = settings.api.group
     node = NodeService(
-        NodeParts(
-            runtime,
-            rooms,
-            budget,
-            keyring,
-            settings.api.group,
-            control,
-            checkpoints.capabilities,
-            lambda: topology.findings,
-        )
+        NodeParts(runtime, rooms, budget, keyring, group, control, checkpoints.capabilities, lambda: topology.findings)
     )
     api = ApiServer(
         settings.api,
@@ -197,34 +168,76 @@ async def compose(
     return Daemon(runtime, rooms, (pods.park,), api)
 
 
-def _images(
-    reloader: Reloader,
-    registry: CollectorRegistry,
-    runtime: Containerd,
-    journal: ImageJournal,
-    budget: DiskBudget,
-    keyring: Keyring,
-    client: RegistryClient,
-    identity: str,
-) -> ImageService:
-    settings = reloader.settings.images
+async def _base(settings: Settings, registry: CollectorRegistry, stack: AsyncExitStack) -> Base:
+    database = Database(settings.daemon.state_dir)
+    await database.open()
+    stack.push_async_callback(database.close)
+    identity = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "identity")
+    salt = await asyncio.to_thread(kept_secret, settings.daemon.state_dir / "salt")
+    watch_process(registry)
+    runtime = Containerd(settings.runtime, RuntimeMetrics(registry).observe)
+    keyring = Keyring(settings.credentials.docker_configs, helper_timeout=settings.credentials.helper_timeout)
+    client = RegistryClient(hosts=lambda host: _endpoints(runtime, host), user_agent=f"stoker/{VERSION}")
+    stack.push_async_callback(client.aclose)
+    return Base(database, runtime, keyring, client, registry, identity, bytes.fromhex(salt))
+
+
+def _images(settings: ImageSettings, base: Base, journal: ImageJournal, budget: DiskBudget) -> ImageService:
+    runtime, keyring, daemon = base.runtime, base.keyring, base.identity
     platform = local_platform()
     presence = Presence(runtime)
     timing = timing_of(settings)
-    puller = Puller(runtime, presence, budget, keyring, daemon=identity, platform=platform, timing=timing)
+    puller = Puller(runtime, presence, budget, keyring, daemon=daemon, platform=platform, timing=timing)
     parts = Parts(
         runtime=runtime,
         journal=journal,
         presence=presence,
         budget=budget,
         puller=puller,
-        planner=Planner(runtime, presence, budget, keyring, client, platform),
+        planner=Planner(runtime, presence, budget, keyring, base.client, platform),
         clock=SystemClock(),
         pressure=PressureGauge().read,
-        metrics=ImageMetrics(registry),
-        daemon=identity,
+        metrics=ImageMetrics(base.registry),
+        daemon=daemon,
     )
     return ImageService(parts, settings)
+
+
+def _pods(settings: ContainerSettings, base: Base, warmer: Warmer) -> ContainersService:
+    parts = ContainerParts(
+        runtime=base.runtime,
+        journal=ContainerJournal(base.database),
+        warmer=warmer,
+        clock=ContainerClock(),
+        metrics=ContainerMetrics(base.registry),
+        salt=base.salt,
+    )
+    return ContainersService(parts, settings)
+
+
+def _checkpoints(settings: CheckpointSettings, base: Base, pods: ContainersService, warmer: Warmer) -> CheckpointRoom:
+    parts = CheckpointParts(
+        runtime=base.runtime,
+        journal=CheckpointJournal(base.database),
+        names=PodNames(pods),
+        owner=base.identity,
+        salt=base.salt,
+        registry=base.registry,
+        client=base.client,
+        keyring=base.keyring,
+        warmer=warmer,
+    )
+    return CheckpointRoom(parts, settings)
+
+
+def _control(reloader: Reloader, supervisor: Supervisor) -> Control:
+    return Control(
+        reload=reloader.reload,
+        settings=lambda: plain(reloader.settings),
+        recent_logs=log.recent.lines,
+        config_problem=lambda: reloader.problem,
+        failures=lambda: supervisor.problems,
+    )
 
 
 class Contents:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,23 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from stoker.objects import kinds
+from tests.rig.daemon import DaemonProcess
 from tests.rig.registry import free_port
 from tests.rig.toml import dump
 from tests.rig.waiting import until
 
-_PROGRAM = (sys.executable, "-W", "error", "-m", "stoker_coordinator.main")
 
-
-class Coordinator:
+class Coordinator(DaemonProcess):
     """Start it with `start`; every method blocks."""
 
     def __init__(self, directory: Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.state = directory, directory / "state"
-        self.socket, self.config = directory / "api.sock", directory / "coordinator.toml"
-        self.log_file = directory / "coordinator.log"
+        super().__init__("coordinator", "stoker_coordinator.main", directory)
+        self.state, self.socket = directory / "state", directory / "api.sock"
         self.port, self.link_port, self.join_port = free_port(), free_port(), free_port()
-        self._process: subprocess.Popen[bytes] | None = None
         wanted: dict[str, dict[str, Any]] = {
             "coordinator": {"state_dir": str(self.state), "log_format": "json", "log_level": "debug"},
             "api": {"listen": f"127.0.0.1:{self.port}", "socket": str(self.socket), "group": ""},
@@ -52,23 +47,13 @@ class Coordinator:
         """Of the API and of the pages; a token is needed."""
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def start(self) -> None:
         """Start, and wait until it serves."""
-        with self.log_file.open("ab") as log:
-            command = [*_PROGRAM, "--config", str(self.config)]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.spawn()
         until("the coordinator serves", self._serves, timeout=30)
 
     def _serves(self) -> bool:
-        process = self._process
-        assert process is not None
-        if process.poll() is not None:
-            raise AssertionError(f"the coordinator ended with {process.returncode}:\n{self.log()[-3000:]}")
+        self.must_run()
         connection = _UnixConnection(self.socket)
         try:
             connection.request("GET", "/readyz")
@@ -78,37 +63,10 @@ class Coordinator:
         finally:
             connection.close()
 
-    def kill(self) -> None:
-        """kill -9."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
-
-    def stop(self, timeout: float = 30) -> int:
-        """SIGTERM; returns the exit status."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        if process.poll() is None:
-            process.terminate()
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-            raise AssertionError(f"the coordinator did not stop within {timeout} s:\n{self.log()[-3000:]}") from None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
-
     def command(self, *arguments: str) -> str:
         """Run a command of stoker-coordinator; returns what it prints."""
         done = subprocess.run(
-            [*_PROGRAM, "--config", str(self.config), *arguments],
+            [*self.program, "--config", str(self.config), *arguments],
             capture_output=True,
             text=True,
             check=False,

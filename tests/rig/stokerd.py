@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 
 from stoker.client import Client, DaemonUnreachable
 from stoker.objects.images import JobStatus, WarmRequest
+from tests.rig.daemon import DaemonProcess
 from tests.rig.node import Node
 from tests.rig.toml import dump
 from tests.rig.waiting import until
@@ -33,16 +32,12 @@ QUICK: Mapping[str, Any] = {
 """Image settings under which tests need not wait, and are not at the mercy of the machine's disk."""
 
 
-class Stokerd:
+class Stokerd(DaemonProcess):
     """Start it with `start`; every method but those of `client` blocks."""
 
     def __init__(self, node: Node, directory: Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
+        super().__init__("stokerd", "stokerd.main", directory)
         self.socket = directory / "stokerd.sock"
-        self.config = directory / "stokerd.toml"
-        self.log_file = directory / "stokerd.log"
-        self._process: subprocess.Popen[bytes] | None = None
         wanted: dict[str, dict[str, Any]] = {
             "daemon": {"state_dir": str(directory / "state"), "log_format": "json", "log_level": "debug"},
             "api": {"socket": str(self.socket), "group": ""},
@@ -54,31 +49,13 @@ class Stokerd:
             wanted[table] = {**wanted.get(table, {}), **values}
         self.config.write_text(dump(wanted), encoding="utf-8")
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def spawn(self) -> None:
-        """Start the process and do not wait for anything."""
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "stokerd.main", "--config", str(self.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
     def start(self, *, ready: bool = True) -> None:
         """Start and wait until /readyz (or, without *ready*, any answer) says so."""
         self.spawn()
         until("stokerd answers", lambda: self._answers(ready=ready), timeout=30)
 
     def _answers(self, *, ready: bool) -> bool:
-        process = self._process
-        assert process is not None
-        if process.poll() is not None:
-            raise AssertionError(f"stokerd ended with {process.returncode}:\n{self.log()[-3000:]}")
+        self.must_run()
         path = "/readyz" if ready else "/healthz"
         answer = self.curl(path)
         return answer == "200" if ready else answer in {"200", "503"}
@@ -103,37 +80,6 @@ class Stokerd:
             timeout=20,
         )
         return done.stdout if done.returncode == 0 else ""
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
-
-    def stop(self, timeout: float = 30) -> int:
-        """SIGTERM; returns the exit status."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        if process.poll() is None:
-            process.terminate()
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-            raise AssertionError(f"stokerd did not stop within {timeout} s:\n{self.log()[-3000:]}") from None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def log(self) -> str:
-        return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return the log's structured lines."""
-        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from stoker.cli import exits
-from stoker.cli.console import Console, write_out
+from stoker.cli.console import Console
 from stoker.cli.text import clean
 from stoker.errors import DaemonUnreachable
 
@@ -139,14 +139,11 @@ def _tell_failure(console: Console, operation: Operation) -> None:
 
 def _reporter(console: Console, *, watch: bool) -> OperationReporter:
     from stoker.cli.checkpoint_reporters import LiveOperation, PlainOperation
-    from stoker.cli.reporters import JsonReporter, QuietReporter
-    from stoker.cli.terminal import Screen
+    from stoker.cli.reporters import reporter_for
 
-    if console.json:
-        return JsonReporter(console) if watch else QuietReporter(console)
-    if console.live:
-        return LiveOperation(Screen(write_out, sys.stdout.fileno()), console.style())
-    return PlainOperation(console.say, console.style())
+    return reporter_for(
+        console, events=watch, live=LiveOperation, plain=lambda: PlainOperation(console.say, console.style())
+    )
 
 
 def _goes_on(console: Console, operation: Operation) -> None:

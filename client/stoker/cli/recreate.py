@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from stoker.cli import exits
 from stoker.cli.completion import known_containers, known_pods
-from stoker.cli.console import Console, global_options, help_without_command, pass_console, write_out
+from stoker.cli.console import Console, global_options, help_without_command, pass_console
 from stoker.cli.inputs import duration, read_auth
 from stoker.cli.pods import full_name, newest, short_id
 from stoker.cli.recreate_group import Action, ActionGroup
@@ -241,14 +240,11 @@ async def _wait_for(console: Console, request: RecreateRequest | str, *, events:
 def make_reporter(console: Console, *, events: bool) -> RecreateReporter:
     """Return what shows progress where the output goes."""
     from stoker.cli.recreate_reporters import LiveRecreate, PlainRecreate
-    from stoker.cli.reporters import JsonReporter, QuietReporter
-    from stoker.cli.terminal import Screen
+    from stoker.cli.reporters import reporter_for
 
-    if console.json:
-        return JsonReporter(console) if events else QuietReporter(console)
-    if console.live:
-        return LiveRecreate(Screen(write_out, sys.stdout.fileno()), console.style())
-    return PlainRecreate(console.say, console.style())
+    return reporter_for(
+        console, events=events, live=LiveRecreate, plain=lambda: PlainRecreate(console.say, console.style())
+    )
 
 
 def goes_on(console: Console, status: RecreateStatus) -> None:

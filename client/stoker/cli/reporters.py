@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from stoker.cli.console import Console
+from stoker.cli.console import Console, write_out
 from stoker.cli.layout import closing_line, finished_lines, frame, outcome, state_text
 from stoker.cli.progress import Board, Key, Tracked
 from stoker.cli.terminal import Screen
@@ -238,3 +239,15 @@ class QuietReporter(JsonReporter):
 
     def event(self, event: Event | RecreateEvent | OperationEvent) -> None:
         """Nothing."""
+
+
+R = TypeVar("R")
+
+
+def reporter_for(
+    console: Console, *, events: bool, live: Callable[[Screen, Style], R], plain: Callable[[], R]
+) -> R | JsonReporter:
+    """Return what shows progress where the output goes. *events*: with --json every event, else the result alone."""
+    if console.json:
+        return JsonReporter(console) if events else QuietReporter(console)
+    return live(Screen(write_out, sys.stdout.fileno()), console.style()) if console.live else plain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from stoker.cli import exits
 from stoker.cli.completion import known_jobs
-from stoker.cli.console import Console, global_options, pass_console, write_out
+from stoker.cli.console import Console, global_options, pass_console
 from stoker.cli.inputs import POLICY, PRIORITY, check_stdin_once, duration, read_auth, read_requests
 from stoker.cli.text import clean
 from stoker.units import format_size
@@ -125,14 +124,9 @@ async def _warm(console: Console, requests: Sequence[WarmRequest], *, events: bo
 
 
 def _reporter(console: Console, *, events: bool) -> Reporter:
-    from stoker.cli.reporters import JsonReporter, LiveReporter, PlainReporter, QuietReporter
-    from stoker.cli.terminal import Screen
+    from stoker.cli.reporters import LiveReporter, PlainReporter, reporter_for
 
-    if console.json:
-        return JsonReporter(console) if events else QuietReporter(console)
-    if console.live:
-        return LiveReporter(Screen(write_out, sys.stdout.fileno()), console.style())
-    return PlainReporter(console.say)
+    return reporter_for(console, events=events, live=LiveReporter, plain=lambda: PlainReporter(console.say))
 
 
 def _say_what_goes_on(console: Console, jobs: Sequence[JobStatus]) -> None:

@@ -6,21 +6,19 @@ SQLite database of its own, in one thread; losing it costs no more than that.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import structlog
 from msgspec import Struct, field
 
-from stoker_coordinator.errors import StoreFailed
 from stoker_coordinator.hypernodes.model import Memory, NodeFacts, SourceState
+from stoker_coordinator.store.one_thread import OneThread
 
-T = TypeVar("T")
 _log = structlog.get_logger("fabrics")
 _SCHEMA = "CREATE TABLE IF NOT EXISTS kept (kind TEXT, name TEXT, body BLOB, PRIMARY KEY (kind, name)) WITHOUT ROWID"
 _TYPES: Mapping[str, type[Any]] = {"node": NodeFacts, "source": SourceState, "memory": Memory}
@@ -41,16 +39,16 @@ class FabricMemory:
     def __init__(self, path: Path, thread: Executor | None = None) -> None:
         """*thread*: where SQLite is called, one call after another; None: a thread of its own."""
         self._path = path
-        self._thread = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="fabrics")
+        self._thread = OneThread(path, "fabrics", thread)
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> Kept:
         """Return what was kept; what cannot be read any more, after an upgrade, counts as not kept."""
-        return await self._in_thread(self._open)
+        return await self._thread.call(self._open)
 
     async def close(self) -> None:
-        await self._in_thread(self._close)
-        self._thread.shutdown(wait=False)
+        await self._thread.call(self._close)
+        self._thread.end()
 
     async def keep(
         self,
@@ -65,16 +63,7 @@ class FabricMemory:
         rows += [("memory", "", memory)] if memory is not None else []
         names = [("node", name) for name in gone]
         if rows or names:
-            await self._in_thread(lambda: self._write(rows, names))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        try:
-            # Shielded: a caller that goes away leaves the transaction to finish.
-            return await asyncio.shield(asyncio.wrap_future(self._thread.submit(work)))
-        except (sqlite3.Error, OSError) as error:
-            raise StoreFailed(f"{self._path} failed: {error}", hint="is its file system full or read-only?") from error
-        except RuntimeError as error:
-            raise StoreFailed(f"{self._path} is closed") from error
+            await self._thread.call(lambda: self._write(rows, names))
 
     def _open(self) -> Kept:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

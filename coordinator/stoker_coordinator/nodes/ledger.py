@@ -6,17 +6,15 @@ objects: nobody who may read objects should find anything here.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import structs
 
-from stoker_coordinator.errors import StoreFailed
 from stoker_coordinator.nodes.tokens import Token, Verdict, judge
+from stoker_coordinator.store.one_thread import OneThread
 
 T = TypeVar("T")
 _SCHEMA = """
@@ -34,15 +32,15 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._thread = OneThread(path, "ledger")
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        await self._in_thread(self._open)
+        await self._thread.call(self._open)
 
     async def close(self) -> None:
-        await self._in_thread(self._close)
-        self._thread.shutdown(wait=False)
+        await self._thread.call(self._close)
+        self._thread.end()
 
     async def add(self, token: Token) -> None:
         await self._run(
@@ -102,16 +100,7 @@ class Ledger:
         )
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._in_thread(lambda: self._transaction(work))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        try:
-            # Shielded: a caller that goes away leaves the transaction to finish.
-            return await asyncio.shield(asyncio.wrap_future(self._thread.submit(work)))
-        except (sqlite3.Error, OSError) as error:
-            raise StoreFailed(f"{self._path} failed: {error}", hint="is its file system full or read-only?") from error
-        except RuntimeError as error:
-            raise StoreFailed(f"{self._path} is closed") from error
+        return await self._thread.call(lambda: self._transaction(work))
 
     def _open(self) -> None:
         self._path.touch(mode=0o600)
