@@ -19,11 +19,13 @@ from stokerd.checkpoints.overlay import marks_of
 from stokerd.checkpoints.trees import (
     DIRECTORY,
     Entry,
+    Skip,
     Stop,
     attributes_of,
     extents,
     is_sparse,
     never,
+    nothing,
     opened,
     permissions,
     walk,
@@ -44,15 +46,16 @@ class Copied:
     bytes: int = 0
 
 
-def copy_tree(source: str, target: str, stop: Stop = never, lowers: Sequence[str] = ()) -> Copied:
+def copy_tree(source: str, target: str, stop: Stop = never, lowers: Sequence[str] = (), skip: Skip = nothing) -> Copied:
     """Copy all that is in *source* into the empty directory *target*, and make that like *source* itself.
 
-    With *lowers*, the topmost first, what is copied is what overlay makes of them all, without marks of its own.
+    With *lowers*, the topmost first, what is copied is what overlay makes of them all, without marks of its own, and
+    nothing is skipped.
 
     OSError when a file system fails; TreeUnsupported for what a copy would change the meaning of; Stopped when *stop*
     says so.
     """
-    copier = _Copier(stop, merged=bool(lowers))
+    copier = _Copier(stop, skip, merged=bool(lowers))
     origins: list[int] = []
     try:
         for each in (source, *lowers):
@@ -71,6 +74,7 @@ def copy_tree(source: str, target: str, stop: Stop = never, lowers: Sequence[str
 @dataclass(slots=True)
 class _Copier:
     stop: Stop
+    skip: Skip = nothing
     merged: bool = False
     root: int = -1
     here: int = -1
@@ -84,7 +88,7 @@ class _Copier:
         self.here = os.open(".", DIRECTORY, dir_fd=self.root)
         origin = origins[0]
         try:
-            for entry in walk_merged(origins, self.stop) if self.merged else walk(origin, self.stop):
+            for entry in walk_merged(origins, self.stop) if self.merged else walk(origin, self.stop, self.skip):
                 if entry.leaving:
                     self._leave(entry)
                 else:

@@ -49,6 +49,7 @@ from stokerd.checkpoints.model import (
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.preparing import Job, Preparer
 from stokerd.checkpoints.refusals import explain
+from stokerd.checkpoints.scratch import Scratch, look
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey
 from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNoSpace, RuntimeTimeout
@@ -227,9 +228,10 @@ class Taker:
         """
         job.tell("dumping")
         stop, ended = threading.Event(), threading.Event()
-        work = partial(self._copy, job, target, stop)
+        before = await in_thread(stop, lambda: look(self._here(job.upper)))
+        work = partial(self._copy, job, target, stop, before)
         if job.quick:
-            work = partial(self._copy_meanwhile, job, target, stop, ended)
+            work = partial(self._copy_meanwhile, job, target, stop, before, ended)
         dump = asyncio.create_task(self._dump(job), name=f"dump {job.id}")
         copy = asyncio.create_task(in_thread(stop, work), name=f"copy {job.id}")
         dump.add_done_callback(lambda done: stop.set() if done.cancelled() or done.exception() else ended.set())
@@ -275,9 +277,10 @@ class Taker:
             return error
         return CheckpointError(f"CRIU failed: {what or error.message}")
 
-    def _copy(self, job: Job, target: str, stop: threading.Event) -> Captured:
+    def _copy(self, job: Job, target: str, stop: threading.Event, before: Scratch) -> Captured:
         """Copy the root filesystem, and the pod's /dev/shm. In a thread."""
-        copied = copy_tree(self._here(job.upper), self._here(target), stop.is_set)
+        copied = copy_tree(self._here(job.upper), self._here(target), stop.is_set, skip=before.is_criu)
+        before.mend(self._here(target), copied)
         shm = shared_memory(job.record.document())
         if not shm:
             return Captured(target, copied, shm=False)
@@ -288,12 +291,15 @@ class Taker:
             return Captured(target, copied, shm=True)
         return Captured(target, copied, shm=False)
 
-    def _copy_meanwhile(self, job: Job, target: str, stop: threading.Event, ended: threading.Event) -> Captured:
+    def _copy_meanwhile(
+        self, job: Job, target: str, stop: threading.Event, before: Scratch, ended: threading.Event
+    ) -> Captured:
         """Copy while CRIU holds all processes; _TooLate when it did not hold them from the first file to the last."""
         held = caught(job.task.pid, lambda: stop.is_set() or ended.is_set())
         if held is None:
             raise _TooLate
-        captured = self._copy(job, target, stop)
+        before = before.looked_again(look(self._here(job.upper)), held.since)
+        captured = self._copy(job, target, stop, before)
         if not still(job.task.pid, held):
             raise _TooLate
         return msgspec.structs.replace(captured, since=held.since)

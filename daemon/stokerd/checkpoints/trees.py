@@ -19,9 +19,15 @@ _MAX_PATH = 1 << 16
 """Nobody has such paths by accident: paths and the walk's memory would grow with the square of the depth."""
 
 Stop = Callable[[], bool]
+Skip = Callable[[str], bool]
+"""Says of an entry, by its path from the root, that it does not belong to the tree."""
 
 
 def never() -> bool:
+    return False
+
+
+def nothing(path: str) -> bool:  # noqa: ARG001 - what belongs to a tree where nobody says otherwise
     return False
 
 
@@ -90,7 +96,7 @@ class _Level:
             raise TreeUnsupported(f"directories nested deeper than {_MAX_PATH} bytes of path", self.path[:80])
 
 
-def walk(root: int, stop: Stop = never) -> Iterator[Entry]:
+def walk(root: int, stop: Stop = never, skip: Skip = nothing) -> Iterator[Entry]:
     """Yield all entries below the directory *root*, in the order of their names; directories before what is in them,
     and once more after it. Only two descriptors are open at a time, however deep the tree is."""
     current = os.open(".", DIRECTORY, dir_fd=root)
@@ -106,6 +112,9 @@ def walk(root: int, stop: Stop = never) -> Iterator[Entry]:
                     current = _ascend(current, level.above)
                     level.entry.parent, level.entry.fd, level.entry.leaving = current, -1, True
                     yield level.entry
+                continue
+            if skip(level.prefix + level.names[-1]):
+                level.names.pop()
                 continue
             entry = _entry(current, level)
             if entry.kind != "directory":

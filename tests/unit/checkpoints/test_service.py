@@ -167,7 +167,7 @@ class TestRefusing:
         assert bench.left() == []
 
     async def test_a_disk_that_is_full(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", "/fs/file")
 
         monkeypatch.setattr(taking, "copy_tree", full)
