@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +24,13 @@ from tests.rig.records import Record
 from tests.rig.waiting import until
 
 START_TIMEOUT = 20.0
-_SPEAK_TIMEOUT = 2.0
+_ANSWER_TIMEOUT = 5.0
 BRIDGE = "br0"
+CONFIGURATION = """\
+configure system hostname "{}"
+configure system description "switch operating system 1.2"
+configure lldp portidsubtype ifname
+"""
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,8 @@ class LldpSwitches:
             self._switches[switch.name] = switch
             self._processes[switch.name] = self._start(switch)
         for switch in new:
-            until(f"lldpd of {switch.name} to answer", lambda name=switch.name: self._answers(name), START_TIMEOUT)  # type: ignore[misc]
-            self._configure(switch)
+            told = partial(self._calls_itself, switch.name, switch.name)
+            until(f"lldpd of {switch.name} to answer", told, START_TIMEOUT)
 
     def plug(self, device: str, switch: str, port: str) -> None:
         """Put a cable between a new network device of ours and a new port of a switch."""
@@ -139,17 +145,13 @@ class LldpSwitches:
     def rename(self, switch: str, name: str) -> None:
         """Have a switch call itself something else; it tells its neighbours at once."""
         self.lldpcli(switch, "configure", "system", "hostname", name)
+        until(f"{switch} to call itself {name}", lambda: self._calls_itself(switch, name))
         self.lldpcli(switch, "update")
 
     def speak(self) -> None:
-        """Have all switches say now who they are, rather than in their own time. Now and then an lldpd does not answer:
-        whoever waits for it has it asked again."""
+        """Have all switches say now who they are, rather than in their own time."""
         for switch in self._switches:
-            try:
-                self.lldpcli(switch, "update", timeout=_SPEAK_TIMEOUT)
-            except CommandError as error:
-                if error.code is not None:
-                    raise
+            self.lldpcli(switch, "update")
 
     def silence(self, device: str) -> None:
         """Switch LLDP off at the port that a device hangs on."""
@@ -162,9 +164,16 @@ class LldpSwitches:
 
     # ------------------------------------------------------------------------------------------ asked
 
-    def lldpcli(self, switch: str, *words: str, timeout: float = 20.0) -> str:
-        """Run lldpcli against a switch."""
-        return run([*client(self._root), "-u", self._socket(switch), *words], timeout=timeout).stdout
+    def lldpcli(self, switch: str, *words: str) -> str:
+        """Run lldpcli against a switch, whose lldpd now and then does not answer: then it is asked again."""
+        tries = 4
+        while True:
+            tries -= 1
+            try:
+                return run([*client(self._root), "-u", self._socket(switch), *words], timeout=_ANSWER_TIMEOUT).stdout
+            except CommandError as error:
+                if error.code is not None or not tries:
+                    raise
 
     def socket(self, switch: str) -> Path:
         """Return the socket of a switch's lldpd."""
@@ -174,7 +183,7 @@ class LldpSwitches:
         """Start an lldpd of this machine's own, on these devices alone; return its socket."""
         pattern = ",".join(devices)
         self._processes["host"] = self._lldpd("host", ["-I", pattern], own_network=False)
-        until("lldpd of the host to answer", lambda: self._answers("host"), START_TIMEOUT)
+        until("lldpd of the host to answer", lambda: bool(self._says("host")), START_TIMEOUT)
         return self._socket("host")
 
     # ------------------------------------------------------------------------------------------ inside
@@ -184,7 +193,9 @@ class LldpSwitches:
         before = ["echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6", "ip link set lo up"]
         if switch.bridge:  # one that has none is a host
             before += [f"ip link add {BRIDGE} address {switch.chassis} type bridge", f"ip link set {BRIDGE} up"]
-        return self._lldpd(switch.name, [], before=before)
+        # Told before it speaks: until then it would give the name of this machine.
+        (self._record.run_dir / f"{switch.name}.conf").write_text(CONFIGURATION.format(switch.name), encoding="utf-8")
+        return self._lldpd(switch.name, ["-O", f"/run/rig/{switch.name}.conf"], before=before)
 
     def _lldpd(
         self, name: str, options: list[str], *, before: Iterable[str] = (), own_network: bool = True
@@ -210,19 +221,23 @@ class LldpSwitches:
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             )  # fmt: skip
 
-    def _answers(self, name: str) -> bool:
+    def _says(self, name: str) -> str:
+        """Return what an lldpd says of itself; "" while it does not answer yet."""
         process = self._processes[name]
         if process.poll() is not None:
             text = (self._record.run_dir / f"{name}.log").read_text(encoding="utf-8", errors="replace")
             raise RigError(f"lldpd of {name} ended with {process.returncode}:\n{text[-2000:]}")
         if not self._socket(name).exists():
-            return False
-        return run([*client(self._root), "-u", self._socket(name), "show", "chassis"], check=False).returncode == 0
+            return ""
+        try:
+            return self.lldpcli(name, "show", "chassis")
+        except CommandError as error:
+            if error.code is None:
+                raise
+            return ""
 
-    def _configure(self, switch: Switch) -> None:
-        self.lldpcli(switch.name, "configure", "system", "hostname", switch.name)
-        self.lldpcli(switch.name, "configure", "system", "description", "switch operating system 1.2")
-        self.lldpcli(switch.name, "configure", "lldp", "portidsubtype", "ifname")
+    def _calls_itself(self, switch: str, name: str) -> bool:
+        return any(line.split() == ["SysName:", name] for line in self._says(switch).splitlines())
 
     def _configure_port(self, switch: str, port: str, *words: str) -> None:
         """Configure a port once lldpd has found it."""
