@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tests.integration.conftest import Publish
 from tests.rig.cluster import Cluster, Member
-from tests.rig.images import ImageSpec
+from tests.rig.images import ImageSpec, build
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node, NodeOptions
 from tests.rig.pods import BareCri, own_pids
@@ -43,6 +44,28 @@ def cluster(rig: Path, suite: str, registry: Registry, proxy_port: int) -> Itera
         made.stop()
         for node in nodes:
             node.stop()
+
+
+@pytest.fixture(scope="module")
+def every_minute(cluster: Cluster, registry: Registry) -> str:
+    """A cron job that goes on through the tests of this module; returns the image that it keeps on two of the nodes."""
+    image = registry.push("test/every-minute", build(sized("every minute"))).reference
+    cluster.coordinator.apply(cron_job(image, paused=False))
+    return image
+
+
+def cron_job(image: str, *, paused: bool) -> dict[str, Any]:
+    spec = {"images": [image], "selector": {"names": ["node2", "node3"]}, "parallelism": 2}
+    return {
+        "apiVersion": "apps.kruise.io/v1alpha1",
+        "kind": "AdvancedCronJob",
+        "metadata": {"name": "every-minute", "namespace": "default"},
+        "spec": {
+            "schedule": "* * * * *",
+            "paused": paused,
+            "template": {"imageListPullJobTemplate": {"spec": spec}},
+        },
+    }
 
 
 def pull_job(name: str, *images: str, **spec: Any) -> dict[str, Any]:
@@ -77,6 +100,7 @@ def sized(seed: str, size: int = 1 << 20) -> ImageSpec:
     return ImageSpec(layers=(LayerSpec(size=size, seed=seed, files=8),))
 
 
+@pytest.mark.usefixtures("every_minute")
 def test_a_job_warms_all_nodes_and_a_list_those_that_are_selected(cluster: Cluster, publish: Publish) -> None:
     one, two, three = (publish(sized(f"cluster {number}")).reference for number in range(3))
     cluster.coordinator.apply(pull_job("all", one, parallelism=2))
@@ -304,6 +328,29 @@ def _begun(cluster: Cluster, name: str) -> Callable[[], bool]:
 
 def _nothing_wanted(cluster: Cluster) -> bool:
     return all(not (each.get("spec") or {}).get("images") for each in cluster.coordinator.all("nodeimages"))
+
+
+def test_a_cron_job_has_made_a_job_of_every_minute_that_came(cluster: Cluster, every_minute: str) -> None:
+    """And no two of one, although the coordinator was killed now and then."""
+
+    def made() -> list[dict[str, Any]]:
+        jobs = cluster.coordinator.all("imagelistpulljobs")
+        return [job for job in jobs if job["metadata"].get("ownerReferences", [{}])[0].get("name") == "every-minute"]
+
+    until("a minute has come", lambda: bool(made()), timeout=90)
+    cluster.coordinator.apply(cron_job(every_minute, paused=True))
+    jobs = made()
+    for job in jobs:
+        status = ended(cluster, "imagelistpulljobs", job["metadata"]["name"])
+        assert (status["desired"], status["succeeded"]) == (1, 1)
+    minutes = [datetime.fromisoformat(job["metadata"]["annotations"]["stoker.dev/scheduled-at"]) for job in jobs]
+    assert len(set(minutes)) == len(minutes)
+    assert {minute.second for minute in minutes} == {0}
+    assert [has(member.node, every_minute) for member in cluster.members] == [False, True, True]
+    status = cluster.coordinator.get("advancedcronjobs", "every-minute")["status"]
+    assert datetime.fromisoformat(status["lastScheduleTime"]) == max(minutes)
+    cluster.coordinator.cli("delete", "advancedcronjobs", "every-minute")
+    until("its jobs have gone with it", lambda: not made(), timeout=30)
 
 
 def test_a_node_that_was_shut_out_comes_back_with_a_token_for_its_name_alone(cluster: Cluster) -> None:
