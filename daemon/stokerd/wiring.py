@@ -59,6 +59,7 @@ from stokerd.topology.metrics import TopologyMetrics
 from stokerd.topology.room import TopologyRoom
 from stokerd.uplink.room import Parts as UplinkParts
 from stokerd.uplink.room import UplinkRoom
+from stokerd.uplink.standing import UplinkMetrics
 
 _SECRET_BYTES = 16
 _WARM_PRIORITY = 100
@@ -134,12 +135,14 @@ async def compose(
 
         return UplinkJournal(base.database), Ports(images, pods, checkpoints, topology, node.info)
 
+    uplink = UplinkRoom(settings.uplink, settings.daemon.state_dir, parts_of_uplink)
+    UplinkMetrics(registry, lambda: uplink.link)
     rooms: dict[str, Room] = {
         "images": images,
         "containers": pods,
         "checkpoints": checkpoints,
         "topology": topology,
-        "uplink": UplinkRoom(settings.uplink, settings.daemon.state_dir, parts_of_uplink),
+        "uplink": uplink,
     }
     reloader.add(
         lambda new: log.configure(new.daemon),
@@ -152,7 +155,17 @@ async def compose(
     control = _control(reloader, supervisor)
     group = settings.api.group
     node = NodeService(
-        NodeParts(runtime, rooms, budget, keyring, group, control, checkpoints.capabilities, lambda: topology.findings)
+        NodeParts(
+            runtime,
+            rooms,
+            budget,
+            keyring,
+            group,
+            control,
+            checkpoints.capabilities,
+            topology=lambda: topology.findings,
+            coordinator=lambda: uplink.link,
+        )
     )
     api = ApiServer(
         settings.api,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ async def test_a_node_and_its_coordinator_lose_and_find_each_other(
     assert status["bootID"]
     identity = stokerd.directory / "state" / "uplink" / "identity.pem"
     assert identity.stat().st_mode & 0o777 == 0o600
+    told = stokerd.cli("doctor").stdout
+    assert re.search(r"coordinator \S+  \(connected for \d+s, certificate until 20", told), told
 
     # A wish by object becomes an image on the node.
     plain = publish(random_image(seed="uplink-plain"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -75,6 +76,7 @@ def report_lines(info: NodeInfo, style: Style) -> list[str]:
         ),
         *_runtime_lines(info, style),
         *_space_lines(info, style),
+        *_coordinator_lines(info, style, datetime.now(UTC)),
     ]
     if info.capabilities:
         lines += ["", style.paint("What this node can do", "bold")]
@@ -123,6 +125,18 @@ def _space_lines(info: NodeInfo, style: Style) -> list[str]:
     if space.free_inodes and space.reserve_inodes:
         detail += f"; {space.free_inodes} inodes, {space.reserve_inodes} to stay free"
     return [_check(style.ok if enough else style.warning, f"{format_size(space.free_bytes)} free", detail)]
+
+
+def _coordinator_lines(info: NodeInfo, style: Style, now: datetime) -> list[str]:
+    link = info.coordinator
+    if link is None:
+        return []
+    since = brief_duration((now - link.since).total_seconds())
+    if not link.connected:
+        return [_check(style.warning, f"coordinator {clean(link.address)}", f"away for {since}; work goes on")]
+    expires = link.certificate_expires
+    until = f", certificate until {expires:%Y-%m-%d %H:%M} UTC" if expires is not None else ""
+    return [_check(style.ok, f"coordinator {clean(link.address)}", f"connected for {since}{until}")]
 
 
 def _advice_lines(advice: Advice, style: Style) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from msgspec import field
@@ -32,6 +33,18 @@ class Advice(Wire):
     remedy: str = ""
 
 
+class CoordinatorLink(Wire):
+    """How the node stands with its coordinator. ``reason``, ``message`` and ``hint`` say why it is away."""
+
+    address: str
+    connected: bool
+    since: datetime
+    reason: str = ""
+    message: str = ""
+    hint: str = ""
+    certificate_expires: datetime | None = None
+
+
 class NodeInfo(Wire):
     """``GET /v1/node``: what stokerd found out about the node; the source of `stoker doctor`."""
 
@@ -54,6 +67,8 @@ class NodeInfo(Wire):
     capabilities: list[CapabilityStatus] = field(default_factory=list)
     space: SpaceNeed = field(default_factory=SpaceNeed)
     advice: list[Advice] = field(default_factory=list)
+    coordinator: CoordinatorLink | None = None
+    """None: the node has none."""
 
 
 class Health(Wire):

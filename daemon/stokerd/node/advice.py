@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from stoker.objects.node import Advice
+from stoker.objects.node import Advice, CoordinatorLink
+from stoker.units import brief_duration
 from stokerd.images.space import FileSystem, Margins, human
 from stokerd.runtime.types import RuntimeInfo
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:  # loaded when the topology is
 _MOST_FINDINGS = 20
 _OLDEST_CONTAINERD = (1, 6)
 _SMALL_DISK = 20 << 30
+_AWAY = timedelta(minutes=1)
+"""A coordinator that starts anew is back by then."""
+_LAST_DAYS = timedelta(days=3)
+"""A certificate is renewed long before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Findings:
     group_exists: bool = True
     config_problem: str = ""
     topology: Sequence[TopologyFinding] = ()
+    coordinator: tuple[CoordinatorLink, datetime] | None = None
+    """How the node stands with it, and what time it is; None: it has none."""
 
 
 def advise(findings: Findings) -> list[Advice]:
@@ -66,6 +74,8 @@ def advise(findings: Findings) -> list[Advice]:
                 remedy="stokerd --check-config --config FILE lists the errors; then stoker reload",
             )
         )
+    if findings.coordinator is not None:
+        found += _on_coordinator(*findings.coordinator)
     if findings.group and not findings.group_exists:
         found.append(
             Advice(
@@ -142,6 +152,21 @@ def _on_criu(info: RuntimeInfo, remedy: str) -> list[Advice]:
             remedy=remedy or "install the package criu",
         )
     ]
+
+
+def _on_coordinator(link: CoordinatorLink, now: datetime) -> list[Advice]:
+    """What a node can do without its coordinator is not wrong, but what the coordinator wishes waits."""
+    found = []
+    if not link.connected and now - link.since > _AWAY:
+        since, why = brief_duration((now - link.since).total_seconds()), link.message or "it was not tried yet"
+        what = f"{link.address} is away for {since}, and what it wishes waits: {why}"
+        found.append(Advice(severity="warning", subject="coordinator", message=what, remedy=link.hint))
+    expires = link.certificate_expires
+    if expires is not None and expires - now < _LAST_DAYS:
+        what = f"the node's certificate {'expires' if expires > now else 'has expired'}: {expires:%Y-%m-%d %H:%M} UTC"
+        remedy = "it is renewed over the connection; without one, put a new join token into uplink.token_file"
+        found.append(Advice(severity="warning", subject="coordinator", message=what, remedy=remedy))
+    return found
 
 
 def _on_disk(disk: FileSystem, margins: Margins) -> list[Advice]:

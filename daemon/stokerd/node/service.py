@@ -7,6 +7,7 @@ import grp
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from stoker.objects.containers import ReloadResult
 from stoker.objects.images import SpaceNeed
-from stoker.objects.node import CapabilityStatus, Health, NodeInfo
+from stoker.objects.node import CapabilityStatus, CoordinatorLink, Health, NodeInfo
 from stokerd import VERSION
 from stokerd.errors import RuntimeFailure
 from stokerd.images.budget import DiskBudget
@@ -66,6 +67,8 @@ class NodeParts(msgspec.Struct, frozen=True):
     """What of checkpoints the node can do, and what to do where it cannot."""
     topology: Callable[[], Sequence[TopologyFinding]] = tuple
     """The faults that the node's topology shows, as far as it is known."""
+    coordinator: Callable[[], CoordinatorLink | None] = lambda: None
+    """How the node stands with its coordinator, if it has one."""
     now: Callable[[], float] = time.monotonic
 
 
@@ -127,6 +130,7 @@ class NodeService:
         disk = await self._disk() if info else None
         pressure = await asyncio.to_thread(io_pressure)
         margins = self._parts.budget.margins
+        coordinator = self._parts.coordinator()
         answer = NodeInfo(
             version=VERSION,
             pid=os.getpid(),
@@ -149,8 +153,10 @@ class NodeService:
                     group_exists=await asyncio.to_thread(_group_exists, self._parts.group),
                     config_problem=self._parts.control.config_problem(),
                     topology=self._parts.topology(),
+                    coordinator=(coordinator, datetime.now(UTC)) if coordinator is not None else None,
                 )
             ),
+            coordinator=coordinator,
         )
         if info is not None:
             _describe(answer, info)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from stokerd.settings import UplinkSettings
+from stokerd.uplink.standing import Standing
 
 if TYPE_CHECKING:
+    from stoker.objects.node import CoordinatorLink
     from stokerd.journal.uplink import UplinkJournal
     from stokerd.uplink.ports import Ports
 
@@ -25,6 +27,12 @@ class UplinkRoom:
 
     def __init__(self, settings: UplinkSettings, state_dir: Path, parts: Callable[[], Parts]) -> None:
         self._settings, self._directory, self._parts = settings, state_dir / "uplink", parts
+        self._standing = Standing(settings.coordinator)
+
+    @property
+    def link(self) -> CoordinatorLink | None:
+        """How the node stands with its coordinator; None: it has none."""
+        return self._standing.link if self._settings.coordinator else None
 
     async def load(self) -> None:
         """Nothing is asked of this room, so nothing must be there before it runs."""
@@ -35,6 +43,6 @@ class UplinkRoom:
             await asyncio.Event().wait()
         # Late, and in a thread: nodes without a coordinator do not pay for it.
         module = await asyncio.to_thread(importlib.import_module, "stokerd.uplink.service")
-        service = module.UplinkService(self._settings, self._directory, *self._parts())
+        service = module.UplinkService(self._settings, self._directory, *self._parts(), self._standing)
         await service.load()
         await service.run()

@@ -27,6 +27,7 @@ from stokerd.uplink.identity import Identity, NoIdentity, Store, read_token
 from stokerd.uplink.inventory import Inventory
 from stokerd.uplink.ports import Ports
 from stokerd.uplink.staged import CheckpointDoer, CloneDoer
+from stokerd.uplink.standing import Standing
 from stokerd.uplink.stream import RefusedHere, Stream
 from stokerd.uplink.wishes import Wishes
 
@@ -50,9 +51,11 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
 class UplinkService:
     """`load`, then `run`."""
 
-    def __init__(self, settings: UplinkSettings, directory: Path, journal: UplinkJournal, ports: Ports) -> None:
-        """*directory*: where the node's key and certificate are kept."""
-        self._settings, self._ports = settings, ports
+    def __init__(
+        self, settings: UplinkSettings, directory: Path, journal: UplinkJournal, ports: Ports, standing: Standing
+    ) -> None:
+        """*directory*: where the node's key and certificate are kept. *standing* is kept up to date."""
+        self._settings, self._ports, self.standing = settings, ports, standing
         self.node = settings.node or socket.gethostname().lower()
         self._woken = asyncio.Event()
         self._store = Store(directory)
@@ -69,7 +72,6 @@ class UplinkService:
         self._failing = ""
         self._replaced = b""
         """The certificate that holds no more by the coordinator's word, whatever is written in it."""
-        self.connected = False
 
     async def load(self) -> None:
         """Take up what the journal says."""
@@ -108,11 +110,10 @@ class UplinkService:
         except StokerError as error:
             self._note(error.why if isinstance(error, RefusedHere) else error.reason, error)
             return error
-        finally:
-            self.connected = False
 
     def _note(self, reason: str, error: StokerError) -> None:
         """Log a failure once, until it is another one."""
+        self.standing.lost(reason, error)
         if reason != self._failing:
             _log.warning("no coordinator; work goes on", reason=reason, why=error.message, hint=error.hint)
         self._failing = reason
@@ -122,6 +123,7 @@ class UplinkService:
     async def _stream(self) -> NoReturn:
         """Connect, and serve one stream to its end; always raises StokerError."""
         identity = await self._identified() if self._settings.ca else None
+        self.standing.identified(identity.not_after if identity is not None else None)
         async with await self._channel(self._settings.coordinator, identity) as channel:
             stream = Stream(
                 await self._hello(),
@@ -141,7 +143,8 @@ class UplinkService:
 
     async def _beside(self, stream: Stream, identity: Identity | None) -> None:
         """Note that the stream is good, and have the certificate renewed in time."""
-        self.connected, self._failing = True, ""
+        self.standing.connected()
+        self._failing = ""
         while identity is not None:
             if identity.due(time.time()):
                 try:
@@ -150,6 +153,7 @@ class UplinkService:
                     _log.warning("the certificate cannot be renewed yet", why=error.message, hint=error.hint)
             await asyncio.sleep(min(_RENEW_LOOK, max((identity.not_after - time.time()) / 10, 1.0)))
             identity = await asyncio.to_thread(self._store.load) or identity
+            self.standing.identified(identity.not_after)
 
     async def _certified(self, certificate: Certificate) -> None:
         """Keep a new certificate: the next stream is opened with it."""

@@ -20,6 +20,7 @@ from stokerd.journal.database import Database
 from stokerd.journal.uplink import UplinkJournal
 from stokerd.settings import UplinkSettings
 from stokerd.uplink.service import UplinkService
+from stokerd.uplink.standing import Standing
 from tests.unit.coordinator.nodes.bench import Bench, Ear, join, serving
 from tests.unit.uplink.fakes import FakeNode
 
@@ -31,9 +32,9 @@ async def uplink(directory: Path, node: FakeNode, **settings: Any) -> AsyncItera
     """Run stokerd's uplink on a journal of its own."""
     database = Database(directory / "node")
     await database.open()
-    service = UplinkService(
-        UplinkSettings(**{**QUICK, **settings}), directory / "node" / "uplink", UplinkJournal(database), node.ports
-    )
+    known = UplinkSettings(**{**QUICK, **settings})
+    standing = Standing(known.coordinator)
+    service = UplinkService(known, directory / "node" / "uplink", UplinkJournal(database), node.ports, standing)
     await service.load()
     run = asyncio.create_task(service.run())
     try:
@@ -86,7 +87,7 @@ async def test_work_goes_on_without_the_coordinator_and_results_come_later(tmp_p
     async with uplink(tmp_path, node, coordinator=socket) as service:
         async with serving(tmp_path / "c", ear=ear, store=store, plain_listen=socket):
             await eventually(lambda: len(node.images.by_id) == 2)
-        await eventually(lambda: not service.connected)
+        await eventually(lambda: not service.standing.link.connected)
         node.images.end("warm-1", "Succeeded")
         node.images.end("warm-2", "Failed", "NotFound")
         node.images.present = [ImageStatus(id="sha256:a")]
@@ -144,7 +145,7 @@ async def test_a_node_joins_by_token_speaks_by_its_certificate_and_renews_it(tmp
         tls = {"coordinator": ports.link, "join": ports.join, "ca": str(ca), "token_file": str(token_file)}
         identity = tmp_path / "node" / "uplink" / "identity.pem"
         async with uplink(tmp_path, node, **tls) as service:
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
             assert identity.stat().st_mode & 0o777 == 0o600
             assert token not in identity.read_text()
             first = identity.read_bytes()
@@ -152,7 +153,7 @@ async def test_a_node_joins_by_token_speaks_by_its_certificate_and_renews_it(tmp
         assert not (tmp_path / "node" / "uplink" / "pending.key").exists()
         # The token is used up; the certificate is what counts now.
         async with uplink(tmp_path, node, **tls) as service:
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
         # Somebody else has found the token.
         csr = request_of(tmp_path / "thief.key")
         for name in ("n1", "n2"):
@@ -168,14 +169,14 @@ async def test_a_node_that_was_shut_out_comes_back_when_it_finds_a_token_for_its
         token_file.write_text(await bench.nodes.create_token())
         tls = {"coordinator": ports.link, "join": ports.join, "ca": str(ca), "token_file": str(token_file)}
         async with uplink(tmp_path, FakeNode(), **tls) as service:
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
             await bench.nodes.revoke_node("n1")
-            await eventually(lambda: not service.connected)
+            await eventually(lambda: not service.standing.link.connected)
             # The token that it joined with is used up, and its certificate holds no more.
             await eventually(lambda: bench.count("stoker_nodes_joined_total", result="TokenUsedUp") > 1)
-            assert not service.connected
+            assert not service.standing.link.connected
             token_file.write_text(await bench.nodes.create_token(node="n1"))
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
 
 
 def request_of(key: Path) -> bytes:
@@ -185,6 +186,6 @@ def request_of(key: Path) -> bytes:
 
 
 def test_nothing_of_the_uplink_is_loaded_without_a_coordinator() -> None:
-    script = "import stokerd.main, sys; print([n for n in sys.modules if n.startswith('stokerd.uplink')])"
+    script = "import stokerd.main, sys; print(sorted(n for n in sys.modules if n.startswith('stokerd.uplink')))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "['stokerd.uplink', 'stokerd.uplink.room']"
+    assert done.stdout.strip() == "['stokerd.uplink', 'stokerd.uplink.room', 'stokerd.uplink.standing']"

@@ -154,12 +154,12 @@ async def test_what_went_while_the_node_was_away_or_could_not_be_removed_is_remo
         async with uplink(tmp_path, node, coordinator=where):
             await result(bench)
         async with uplink(tmp_path, node, coordinator=where) as service:
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
             assert len(node.checkpoints.of("Clone")) == 1
         ear.wishes["n1"] = []
         node.checkpoints.away = RuntimeUnavailable("containerd is away")
         async with uplink(tmp_path, node, coordinator=where) as service:
-            await eventually(lambda: service.connected)
+            await eventually(lambda: service.standing.link.connected)
             assert len(node.checkpoints.running) == 2
             node.checkpoints.away = None
             await eventually(lambda: not node.checkpoints.running)
