@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -108,7 +110,8 @@ async def test_stokerd_is_killed_while_it_stops_and_restores(node: Node) -> None
     async with scene(node, LARGE) as here:
         side = await here.bare.run(here.pod, "side", command=["sh", "-c", COUNT], linux=apart())
         places = [here, of_clone(here, side)]
-        for how, delay in (("group", 0.0), ("group", 0.2), ("stop", 0.1), ("stop", 0.35), ("stop", 0.6)):
+        # The last one has the time to succeed, and the containers come back.
+        for how, delay in (("group", 0.0), ("group", 0.2), ("stop", 0.1), ("stop", 0.35), ("stop", 0.6), ("stop", 10)):
             await places[1].goes_on()
             await _killed(here, ",".join(each.container for each in places), how, delay)
             done = await here.checkpoints.converge()
@@ -119,12 +122,26 @@ async def test_stokerd_is_killed_while_it_stops_and_restores(node: Node) -> None
                     await here.checkpoints.verify(member.id)
             if how == "stop" and groups and not [each for each in places if await each.state() == "running"]:
                 places = [of_clone(here, await _brought_back(here, each.id)) for each in groups[0].members]
+                await _loaded(here)
             assert [await each.state() for each in places] == ["running", "running"]
             for group in groups:
                 await here.checkpoints.remove(group.id)
+        assert {each.container.partition("-")[0] for each in places} == {"restored"}
         for clone in await here.checkpoints.clones():
             await here.checkpoints.remove_clone(clone.id)
         assert await here.left() == []
+
+
+async def _loaded(here: Scene) -> None:
+    """Wait until all memory is in, as the next stokerd does: the one that began it was killed."""
+    life = asyncio.create_task(here.checkpoints.run())
+    try:
+        async with asyncio.timeout(30):
+            while any(each.memory == "loading" for each in await here.checkpoints.clones()):  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.02)
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
 
 
 async def _brought_back(here: Scene, checkpoint: str) -> str:
@@ -132,26 +149,33 @@ async def _brought_back(here: Scene, checkpoint: str) -> str:
     await _killed(here, checkpoint, "restore", 0.05)
     await here.checkpoints.converge()
     for each in await here.checkpoints.clones():
-        if each.checkpoint == checkpoint:
+        if each.checkpoint == checkpoint and await of_clone(here, each.id).state() == "running":
             return each.id
     return (await here.checkpoints.restore(checkpoint)).id
 
 
 async def _killed(here: Scene, what: str, how: str, delay: float) -> None:
-    """Start what is to be killed, and kill it so long after it has begun to write."""
-    before = await asyncio.to_thread(_names, here)
+    """Start what is to be killed, and kill it so long after it has begun to write, if it has not ended by then."""
+    before = await asyncio.to_thread(_written, here)
     argv = ["-m", "tests.integration.checkpointer", str(here.node.endpoint), str(here.directory), what, how]
     child = await asyncio.create_subprocess_exec(sys.executable, *argv)
     try:
         async with asyncio.timeout(20):
-            while await asyncio.to_thread(_names, here) == before:  # noqa: ASYNC110 - stokerd tells nobody
+            while await asyncio.to_thread(_written, here) == before:  # noqa: ASYNC110 - stokerd tells nobody
                 await asyncio.sleep(0.002)
-        await asyncio.sleep(delay)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await child.wait()
     finally:
         if child.returncode is None:
             child.kill()
         await child.wait()
 
 
-def _names(here: Scene) -> set[str]:
-    return {str(path) for pattern in ("cp-*", ".clones/*") for path in here.directory.glob(pattern)}
+def _written(here: Scene) -> dict[Path, int]:
+    """Return the directories of checkpoints and clones, and when something was last put into each."""
+    found = {}
+    for path in (each for pattern in ("cp-*", ".clones/*") for each in here.directory.glob(pattern)):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime_ns
+    return found

@@ -84,7 +84,9 @@ def test_signals_clean_up_by_themselves(rig: Path, name: str, number: signal.Sig
     (rig / "conftest.py").write_text('pytest_plugins = ["tests.rig.fixtures"]\n', encoding="utf-8")
     # The lock is this session's; the run within it has one of its own.
     environment = {**os.environ, "STOKER_RIG_LOCK": str(rig / "lock"), "STOKER_SUITES": "forky"}
-    argv = [sys.executable, "-m", "pytest", "-s", "-q", "-c", str(paths.REPOSITORY / "pyproject.toml")]
+    # A shell's background job, and what it starts, does not hear SIGINT; this run is to.
+    argv = ["env", "--default-signal=INT", sys.executable]
+    argv += ["-m", "pytest", "-s", "-q", "-c", str(paths.REPOSITORY / "pyproject.toml")]
     argv += ["--rootdir", str(rig), "-p", "no:cacheprovider", str(test)]
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=paths.REPOSITORY, env=environment

@@ -19,6 +19,8 @@ from stokerd.runtime.protocol import NativeRuntime
 
 _log = structlog.get_logger("checkpoints")
 _RETRY_PAUSE = 0.25
+_TRIES = 5
+"""Of what fails on the disk, as it does at first where that is seen through a containerd that was started anew."""
 _KILL = 9
 
 
@@ -52,44 +54,51 @@ class Watch:
 
     async def _insist(self, watch: Callable[[Clone], Awaitable[None]], clone: Clone) -> None:
         """Go on when containerd is back; what cannot be done at all is told."""
+        left = _TRIES
         while True:
             try:
                 await watch(clone)
-            except (RuntimeUnavailable, RuntimeTimeout):
+            except (RuntimeUnavailable, RuntimeTimeout, OSError) as error:
+                left -= isinstance(error, OSError)
+                if not left:
+                    _log.warning("cannot look after a clone", id=clone.id, why=str(error))
+                    return
                 await self._runtime.wait_ready()
                 await asyncio.sleep(_RETRY_PAUSE)
-            except (RuntimeFailure, CheckpointError, OSError) as error:
+            except (RuntimeFailure, CheckpointError) as error:
                 _log.warning("cannot look after a clone", id=clone.id, why=str(error))
                 return
             else:
                 return
 
-    async def _now(self, clone: str) -> Clone | None:
-        """Return a clone as it is now, None when it was removed; RuntimeUnavailable when that cannot be seen."""
-        found = await asyncio.to_thread(self._shelf.clone, clone)
-        if found is None and not await asyncio.to_thread(self._shelf.is_there):
-            raise RuntimeUnavailable("the directory of checkpoints cannot be reached")
-        return found
-
     # ------------------------------------------------------------------------------------------ memory
 
     async def _memory(self, clone: Clone) -> None:
         """Wait for the end of a helper; a clone whose memory is lost is killed."""
-        work = self._shelf.clone_path(clone.id, shelves.WORK)
         await helpers.ended(clone.helper, self._shelf.clone_node_path(clone.id, shelves.WORK))
-        now = await self._now(clone.id)
+        now = await asyncio.to_thread(self._shelf.clone, clone.id)
         if now is None or now.helper != clone.helper:
             return  # it was removed, or restored anew, and its helper is gone with it
-        if await asyncio.to_thread(helpers.exit_status, work) == 0:
+        status, log = await asyncio.to_thread(self._outcome, clone.id)
+        if status == 0:
             await asyncio.to_thread(self._shelf.write_clone, replace(now, memory="loaded", helper=0))
             return
-        log = await asyncio.to_thread(shelves.tail, work / helpers.LOG)
         why = (log.strip().splitlines() or ["criu lazy-pages was killed"])[-1]
         _log.error("a clone has lost its memory and is killed", id=clone.id, why=why)
         task = await self._runtime.tasks.get(clone.id)
         if task is not None and task.state != "stopped":
             await self._runtime.tasks.kill(clone.id, _KILL, everyone=True)
         await asyncio.to_thread(self._shelf.write_clone, replace(now, memory="lost", helper=0, why=why))
+
+    def _outcome(self, clone: str) -> tuple[int | None, str]:
+        """Return how a helper ended, None when it was killed, and the end of its log; RuntimeUnavailable when that
+        cannot be seen. The path is of this moment: when the helper was started, it may have led through a containerd
+        that is gone."""
+        work = self._shelf.clone_path(clone, shelves.WORK)
+        status, log = helpers.exit_status(work), shelves.tail(work / helpers.LOG)
+        if status is None and not work.is_dir():
+            raise RuntimeUnavailable(f"the directory of {clone} cannot be reached")
+        return status, log
 
     # ------------------------------------------------------------------------------------------ pods
 
@@ -99,7 +108,7 @@ class Watch:
             await self._runtime.tasks.wait(clone.pod)
         except RuntimeNotFound:
             _log.debug("the pod of a restored container is gone already", id=clone.id)
-        now = await self._now(clone.id)
+        now = await asyncio.to_thread(self._shelf.clone, clone.id)
         if now is not None and now.pod == clone.pod:
             _log.info("a restored container ends with its pod", id=clone.id, pod=clone.pod)
             await self._undoer.undo(now)

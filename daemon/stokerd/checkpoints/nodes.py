@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from stoker.service.children import communicate
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.runtime.types import RuntimeInfo
 
@@ -40,18 +41,15 @@ async def run_on_node(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # CRIU tries things out in children, which would outlive it when it is killed
         )
     except OSError as error:
         raise CheckpointError(f"{argv[0]} cannot be run on the node: {error.strerror}") from None
     try:
         async with asyncio.timeout(timeout):
-            output, errors = await process.communicate(stdin)
+            output, errors = await communicate(process, stdin)
     except TimeoutError:
         raise CheckpointError(f"{argv[0]} did not end within {timeout:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     assert process.returncode is not None
     return Ended(process.returncode, output, errors)
 

@@ -29,7 +29,7 @@ from stokerd.checkpoints.surveying import Survey, dumpers, survey
 from stokerd.checkpoints.taking import Taker, remove, remove_group, utc_now
 from stokerd.checkpoints.undoing import snapshot_of
 from stokerd.checkpoints.verifying import Verifier
-from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure, RuntimeUnavailable
+from stokerd.errors import Conflict, InvalidInput, NotFound, RuntimeFailure
 from stokerd.runtime.protocol import NativeRuntime
 
 _log = structlog.get_logger("checkpoints")
@@ -375,8 +375,7 @@ class Checkpoints:
         await self.open()
         assert self._taker is not None
         assert self._shelf is not None
-        if not await asyncio.to_thread(self._shelf.is_there):
-            raise RuntimeUnavailable(f"{self._directory} cannot be reached", hint="it is, when containerd is back")
+        await asyncio.to_thread(self._shelf.must_be_there)
         return self._taker, self._shelf
 
     @asynccontextmanager

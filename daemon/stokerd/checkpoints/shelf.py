@@ -30,6 +30,7 @@ from stokerd.checkpoints.digests import file_digest
 from stokerd.checkpoints.errors import CheckpointDamaged
 from stokerd.checkpoints.manifest import IDENTITY, Manifest, Part, Together
 from stokerd.checkpoints.model import Intent, Pause
+from stokerd.errors import RuntimeUnavailable
 from stokerd.runtime.task_types import ContainerRecord
 
 INTENT = "intent.json"
@@ -64,9 +65,15 @@ class Shelf:
         """The directory as this process sees it: beneath a containerd that was started anew it is another."""
         return Path(self._prefix() + self.directory)
 
-    def is_there(self) -> bool:
-        """Say whether the directory can be reached: where it is seen through containerd, not while that is away."""
-        return self._here.is_dir()
+    def _absent(self, here: Path) -> None:
+        """What was not found beneath *here* is not there, unless *here* itself is out of reach, as what is seen through
+        containerd is when that ends: RuntimeUnavailable. To take it for absence would cost people checkpoints."""
+        if not here.is_dir():
+            raise RuntimeUnavailable(f"{self.directory} cannot be reached", hint="it is, when containerd is back")
+
+    def must_be_there(self) -> None:
+        """RuntimeUnavailable while the directory cannot be reached."""
+        self._absent(self._here)
 
     def open(self) -> None:
         """Make the directory; OSError when that cannot be."""
@@ -130,8 +137,12 @@ class Shelf:
 
     def intent(self, checkpoint: str) -> Intent | None:
         """Return what was meant; None when it was never written, and so nothing was frozen."""
+        here = self._here
         try:
-            return msgspec.json.decode(self.path(checkpoint, INTENT).read_bytes(), type=Intent)
+            return msgspec.json.decode((here / checkpoint / INTENT).read_bytes(), type=Intent)
+        except (FileNotFoundError, NotADirectoryError):
+            self._absent(here)
+            return None
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -143,14 +154,19 @@ class Shelf:
         """Return the manifest, None when the checkpoint is not complete; CheckpointDamaged when it cannot be read."""
         if not IDENTITY.fullmatch(checkpoint):
             return None
+        here = self._here
         try:
-            text = self.path(checkpoint, MANIFEST).read_bytes()
+            text = (here / checkpoint / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            self._absent(here)
             return None
         except OSError as error:
             raise CheckpointDamaged(f"{checkpoint}: {error.strerror}") from None
         found = manifests.decode(text, checkpoint)
-        return None if found.group and not self._group_path(found.group).exists() else found
+        if found.group and not (here / _GROUPS / f"{found.group}.json").exists():
+            self._absent(here)
+            return None
+        return found
 
     def verify(self, manifest: Manifest) -> tuple[str, ...]:
         """Compare all files with the manifest; return what differs."""
@@ -208,10 +224,11 @@ class Shelf:
 
     def groups(self) -> tuple[Together, ...]:
         """Return all groups; what cannot be read is damage, and left out."""
-        found = []
-        for path in sorted((self._here / _GROUPS).glob("*.json")):
+        here, found = self._here, []
+        for path in sorted((here / _GROUPS).glob("*.json")):
             with contextlib.suppress(OSError, CheckpointDamaged):
                 found.append(manifests.decode_group(path.read_bytes(), path.name))
+        self._absent(here)
         return tuple(found)
 
     def _group_path(self, group: str) -> Path:
@@ -233,12 +250,24 @@ class Shelf:
 
     def clone(self, clone: str) -> Clone | None:
         """Return one clone, None when it is not here."""
-        path = self.clone_path(clone)
-        return _clone_in(path) if path.is_dir() else None
+        here = self._here
+        path = here / _CLONES / clone
+        if not path.is_dir():
+            self._absent(here)
+            return None
+        return self._clone_in(here, path)
 
     def clones(self) -> tuple[Clone, ...]:
         """Return all clones, also those that were never finished; a directory without a description is one too."""
-        return tuple(_clone_in(path) for path in sorted((self._here / _CLONES).iterdir()))
+        here = self._here
+        return tuple(self._clone_in(here, path) for path in sorted((here / _CLONES).iterdir()))
+
+    def _clone_in(self, here: Path, path: Path) -> Clone:
+        try:
+            return msgspec.json.decode((path / CLONE).read_bytes(), type=Clone)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            self._absent(here)
+            return Clone(path.name, "", datetime.now(UTC))
 
     def empty_clone(self, clone: str) -> None:
         """Remove all that a clone has here but its description."""
@@ -262,7 +291,10 @@ class Shelf:
         (self._here / _NETWORKS / f"{name}.json").unlink(missing_ok=True)
 
     def networks(self) -> tuple[bytes, ...]:
-        return tuple(path.read_bytes() for path in sorted((self._here / _NETWORKS).glob("*.json")))
+        here = self._here
+        found = tuple(path.read_bytes() for path in sorted((here / _NETWORKS).glob("*.json")))
+        self._absent(here)
+        return found
 
     # ------------------------------------------------------------------------------------------ pauses
 
@@ -273,18 +305,12 @@ class Shelf:
         (self._here / _PAUSES / f"{container_id}.json").unlink(missing_ok=True)
 
     def pauses(self) -> tuple[Pause, ...]:
-        found = []
-        for path in sorted((self._here / _PAUSES).glob("*.json")):
+        here, found = self._here, []
+        for path in sorted((here / _PAUSES).glob("*.json")):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=Pause))
+        self._absent(here)
         return tuple(found)
-
-
-def _clone_in(path: Path) -> Clone:
-    try:
-        return msgspec.json.decode((path / CLONE).read_bytes(), type=Clone)
-    except (OSError, msgspec.MsgspecError):
-        return Clone(path.name, "", datetime.now(UTC))
 
 
 def tail(path: Path) -> str:

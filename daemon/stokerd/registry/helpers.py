@@ -11,12 +11,12 @@ import contextlib
 import io
 import os
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from stoker.service.children import kill_group
 from stokerd.registry.credentials import Credential, HelperCall
 
 MAX_OUTPUT = 1 << 20
@@ -103,14 +103,14 @@ async def _finish(process: asyncio.subprocess.Process, pipe: io.FileIO) -> tuple
     try:
         output = await _read(pipe)
         if len(output) > MAX_OUTPUT:
-            _kill(process.pid)
+            kill_group(process.pid)
         status = await process.wait()
         finished = True
         return status, output
     finally:
         if not finished:
             # The whole group, also when its leader is gone: a child may still hold the pipe.
-            _kill(process.pid)
+            kill_group(process.pid)
             await asyncio.shield(process.wait())
 
 
@@ -132,8 +132,3 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
     """Return the reading and the writing end of a new pipe; *stack* closes them."""
     reading, writing = os.pipe()
     return stack.enter_context(io.FileIO(reading, "rb")), stack.enter_context(io.FileIO(writing, "wb"))
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from cri_stubs.containerd.services.introspection.v1 import introspection_pb2
 from cri_stubs.containerd.services.introspection.v1.introspection_pb2_grpc import IntrospectionStub
+from stoker.service.children import communicate
 from stokerd.errors import RuntimeFailure, RuntimeUnsupported
 from stokerd.runtime import facts
 from stokerd.runtime.channel import Wire
@@ -122,17 +123,15 @@ async def _program_version(name: str, directories: Sequence[str], pid: int, host
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError:
         return ""
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), _PROGRAM_TIMEOUT)
+        async with asyncio.timeout(_PROGRAM_TIMEOUT):
+            output, _ = await communicate(process)
     except TimeoutError:
         output = b""
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     match = _VERSION.search(output.decode("utf-8", "replace"))
     return match.group(0) if match else ""
 

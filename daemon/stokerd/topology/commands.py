@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Sequence
 
 from stoker.fabrics.foreign import decode, plain
+from stoker.service.children import kill_group
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _AFTER_KILL = 1.0
@@ -62,8 +61,7 @@ class Command:
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         try:
             async with asyncio.timeout(_AFTER_KILL):
                 await process.wait()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.service.children import communicate
 from stokerd.errors import ConfigError, StokerError
 
 _PROGRAM_TIMEOUT, _MAX_TOKEN = 30.0, 4096
@@ -85,18 +86,15 @@ class Store:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-m", "stokerd.uplink.newkey", str(self._directory / _PENDING),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise NoIdentity(f"no key can be made: {error}") from None
         try:
             async with asyncio.timeout(_PROGRAM_TIMEOUT):
-                out, err = await process.communicate()
-        except BaseException as error:
-            process.kill()
-            await process.wait()
-            if isinstance(error, TimeoutError):
-                raise NoIdentity(f"no key was made within {_PROGRAM_TIMEOUT:g} s") from None
-            raise
+                out, err = await communicate(process)
+        except TimeoutError:
+            raise NoIdentity(f"no key was made within {_PROGRAM_TIMEOUT:g} s") from None
         if process.returncode != 0:
             last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise NoIdentity(f"no key can be made: {' '.join(last)}", hint="is the Python package cryptography there?")
