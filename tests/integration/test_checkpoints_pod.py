@@ -76,9 +76,9 @@ async def test_what_was_stopped_comes_back_to_its_place(node: Node) -> None:
         assert [each.id for each in await here.checkpoints.clones()] == ids[:1]
         await here.bare.stop_pod(here.pod)
         async with asyncio.timeout(10):
-            while await here.checkpoints.clones():  # noqa: ASYNC110 - the end of a pod is told to nobody
+            while await here.left():  # noqa: ASYNC110 - the end of a pod is told to nobody
                 await asyncio.sleep(0.02)
-        assert await here.left() == []
+        assert await here.checkpoints.clones() == ()
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
 
