@@ -12,7 +12,6 @@ from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.errors import CheckpointError, CheckpointRefused, HookFailed
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.model import Wish
-from stokerd.checkpoints.service import Checkpoints
 from stokerd.errors import Conflict, StokerError
 from tests.unit.checkpoints.bench import Bench, ended
 from tests.unit.checkpoints.test_clones import STEPS, Programs, left, programs  # noqa: F401 - a fixture
