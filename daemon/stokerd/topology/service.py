@@ -6,6 +6,7 @@ Loaded by `room` when it is wanted: what it is made of takes memory.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
@@ -142,6 +143,7 @@ class TopologyService:
 
     async def _keep(self, name: str) -> None:
         trigger, pause = self._triggers[name], _FIRST_PAUSE
+        asked = -math.inf  # when the last reading that events asked for began; those that were due are no storm
         while True:
             trigger.clear()
             began = self._clock()
@@ -151,8 +153,9 @@ class TopologyService:
                     await trigger.wait()
             except TimeoutError:
                 continue
-            pause = _FIRST_PAUSE if self._clock() - began > _CALM else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE if self._clock() - asked > _CALM else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(max(began + pause - self._clock(), 0.0))
+            asked = self._clock()
 
     async def _look_at_links(self) -> None:
         """See a link that goes down or comes up where the kernel does not tell, as it does not of InfiniBand."""

@@ -9,13 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stoker.objects.topology import TopologyEvent
 from stokerd.settings import TopologySettings
+from stokerd.topology.outcomes import Outcome
 from stokerd.topology.room import SwitchedOff, TopologyRoom
+from stokerd.topology.service import TopologyService
+from stokerd.topology.sources import Sources
 from tests.rig.hardware.machines import cpu_node, h100
 from tests.rig.hardware.tree import lay_out, set_link
 
@@ -31,10 +34,10 @@ def settings_for(root: Path, **changes: object) -> TopologySettings:
 
 
 @asynccontextmanager
-async def running(settings: TopologySettings) -> AsyncIterator[TopologyRoom]:
+async def running(settings: TopologySettings, deadline: float = DEADLINE) -> AsyncIterator[TopologyRoom]:
     room = TopologyRoom(settings)
     await room.load()
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(deadline):
         task = asyncio.create_task(room.run())
         try:
             yield room
@@ -161,6 +164,55 @@ async def test_a_machine_without_files_is_a_report_that_says_so(tmp_path: Path) 
         "fabric": ("failed", f"{tmp_path}: it is no file"),
         "placement": ("failed", "/dev/null: it is no file"),
     }
+
+
+class Paced:
+    """Sources that events ask for after every *often*th reading; the others are due, half a second apart."""
+
+    def __init__(self, often: int, readings: int) -> None:
+        self.now, self.done = 0.0, asyncio.Event()
+        self.pauses: list[float] = []
+        self._often, self._left, self._quiet = often, readings, 0.0
+        settings = TopologySettings(mode="always", node="fake", **NO_TOOLS)
+        self.service = TopologyService(settings, "fake", clock=lambda: self.now)
+        self.service._sources = cast(Sources, self)
+
+    async def collect(self, name: str) -> Outcome:
+        self._left -= 1
+        if self._left < 0:
+            self.done.set()
+            await asyncio.Event().wait()
+        event = self._left % self._often == 0
+        self._quiet = 0.0 if event else 0.5
+        if event:
+            self.service._triggers[name].set()
+        return Outcome("absent")
+
+    def interval(self, _name: str) -> float:
+        self.now += self._quiet
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(round(seconds, 3))
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("often", "pauses"),
+    [(1, [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]), (4, [0.05] * 7)],
+    ids=["a storm costs little", "one now and then is told at once"],
+)
+async def test_how_long_events_wait(monkeypatch: pytest.MonkeyPatch, often: int, pauses: list[float]) -> None:
+    paced = Paced(often, often * len(pauses))
+    monkeypatch.setattr(paced.service, "_take", lambda *_: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", paced.sleep)
+        task = asyncio.create_task(paced.service._keep("ports"))
+        async with asyncio.timeout(DEADLINE):
+            await paced.done.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    assert paced.pauses == pauses
 
 
 async def test_a_room_that_runs_again_goes_on_where_it_was(tmp_path: Path) -> None:
