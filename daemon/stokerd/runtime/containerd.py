@@ -18,7 +18,7 @@ from stokerd.runtime.cri_pods import CriContainerService, CriPodService
 from stokerd.runtime.native import NativeContent, NativeEvents, NativeImages, NativeLeases, NativeSnapshots
 from stokerd.runtime.native_diffs import NativeDiffs
 from stokerd.runtime.native_tasks import NativeRecords, NativeTasks
-from stokerd.runtime.probe import probe
+from stokerd.runtime.probe import is_same, probe
 from stokerd.runtime.status import Observer
 from stokerd.runtime.types import RuntimeInfo
 from stokerd.settings import RuntimeSettings
@@ -201,10 +201,14 @@ class Containerd:
         """Return when the connection is gone. An idle channel is no broken one: it is asked again."""
         channel = session.wire.channel
         self._broken.clear()
+        again = False
         while True:
             state = channel.get_state(try_to_connect=True)
             if state is not grpc.ChannelConnectivity.READY and not await self._answers(session):
                 return
+            if again and not await self._is_same(session):
+                return
+            again = True
             changed = asyncio.ensure_future(channel.wait_for_state_change(channel.get_state()))
             told = asyncio.ensure_future(self._broken.wait())
             try:
@@ -224,6 +228,14 @@ class Containerd:
             self.problem = str(error) or "does not answer"
             return False
         return True
+
+    async def _is_same(self, session: _Session) -> bool:
+        """Say whether it is the same containerd. A channel finds the next one by itself, but what is known of the
+        process - its id, its root, its version - is of the one that has ended."""
+        if await is_same(session.info):
+            return True
+        self.problem = "it was started anew"
+        return False
 
     async def _drop(self) -> None:
         session, self._session = self._session, None

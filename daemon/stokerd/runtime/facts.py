@@ -1,4 +1,5 @@
-"""What files of the machine say about the runtime's process. Parsers are pure; readers are thin and never raise."""
+"""What files of the machine say about the runtime's process. Parsers are pure; readers are thin, and never
+raise but where absence would mean something else."""
 
 from __future__ import annotations
 
@@ -20,16 +21,23 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def shares_mounts(pid: int) -> bool:
-    """Say whether process *pid* sees the same file system tree as this one."""
+    """Say whether process *pid* sees the same file system tree as this one, or may not be looked at.
+
+    ProcessLookupError when it has ended: whoever took its files for ours then would write, and remove, in the wrong
+    place.
+    """
     try:
         same_namespace = Path(f"/proc/{pid}/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
         return same_namespace and Path(f"/proc/{pid}/root").samefile("/")
-    except OSError:
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or not Path(f"/proc/{pid}").exists():
+            raise ProcessLookupError(f"process {pid} has ended") from None
         return True
 
 
 def host_root_of(pid: int) -> str:
-    """Return the prefix for paths of process *pid*: empty when it sees what we see."""
+    """Return the prefix for paths of process *pid*: empty when it sees what we see, or is not told (0).
+    ProcessLookupError when it has ended."""
     return "" if pid <= 0 or shares_mounts(pid) else f"/proc/{pid}/root"
 
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from cri_stubs.containerd.services.introspection.v1 import introspection_pb2
 from cri_stubs.containerd.services.introspection.v1.introspection_pb2_grpc import IntrospectionStub
 from stoker.service.children import communicate
-from stokerd.errors import RuntimeFailure, RuntimeUnsupported
-from stokerd.runtime import facts
+from stokerd.errors import RuntimeFailure, RuntimeUnavailable, RuntimeUnsupported
+from stokerd.runtime import endpoint, facts
 from stokerd.runtime.channel import Wire
 from stokerd.runtime.cri import CriImageService
 from stokerd.runtime.endpoint import Found
@@ -32,7 +32,8 @@ class _Programs(msgspec.Struct, frozen=True):
 
 
 async def probe(wire: Wire, found: Found, registry_config: str) -> RuntimeInfo:
-    """Ask containerd and its node everything once. Raises RuntimeUnsupported when the socket has no CRI service."""
+    """Ask containerd and its node everything once. Raises RuntimeUnsupported when the socket has no CRI service,
+    RuntimeUnavailable when containerd ends meanwhile."""
     cri = CriImageService(wire)
     try:
         name, version, api_version = await cri.version()
@@ -43,7 +44,11 @@ async def probe(wire: Wire, found: Found, registry_config: str) -> RuntimeInfo:
         ) from None
     config = facts.cri_config(await cri.verbose_status())
     image_fs = await cri.fs_info()
-    pid, host_root = found.peer_pid, facts.host_root_of(found.peer_pid)
+    pid = found.peer_pid
+    try:
+        host_root = facts.host_root_of(pid)
+    except ProcessLookupError as error:
+        raise RuntimeUnavailable(f"{name} ends: {error}") from None
     programs = await _programs(pid, host_root)
     root = str(config.get("containerdRootDir") or "/var/lib/containerd")
     info = RuntimeInfo(
@@ -66,7 +71,16 @@ async def probe(wire: Wire, found: Found, registry_config: str) -> RuntimeInfo:
         cni_conf_dir=str(facts.dig(config, "cni", "confDir") or "/etc/cni/net.d"),
         cni_bin_dirs=facts.cni_bin_dirs(config),
     )
+    # All this was asked of one process, as far as the socket is, and read of another one, should it have ended.
+    if not await is_same(info):
+        raise RuntimeUnavailable(f"{name} was started anew while it was asked")
     return with_capabilities(info)
+
+
+async def is_same(info: RuntimeInfo) -> bool:
+    """Say whether it is still this process that listens at containerd's socket."""
+    now = await asyncio.to_thread(endpoint.look, info.endpoint)
+    return not now.problem and now.peer_pid == info.pid
 
 
 async def cri_plugin_problem(wire: Wire) -> str:

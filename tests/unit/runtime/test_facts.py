@@ -169,10 +169,23 @@ class TestProcesses:
         assert facts.host_root_of(os.getpid()) == ""
 
     def test_that_are_not_there(self) -> None:
-        assert facts.shares_mounts(1 << 30)
+        for read in (facts.shares_mounts, facts.host_root_of):
+            with pytest.raises(ProcessLookupError, match=str(1 << 30)):
+                read(1 << 30)
         assert facts.host_root_of(0) == ""
         assert facts.host_root_of(-1) == ""
         assert facts.process_path(1 << 30)[-1] == "/bin"
+
+    def test_that_have_ended_and_nobody_has_waited_for(self) -> None:
+        process = os.fork()
+        if not process:
+            os._exit(0)
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        try:
+            with pytest.raises(ProcessLookupError):
+                facts.host_root_of(process)
+        finally:
+            os.waitpid(process, 0)
 
     def test_path(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told = "HOME=/root\0PATH=/opt/bin:relative::/usr/bin\0"
