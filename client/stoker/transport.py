@@ -103,7 +103,8 @@ class Transport:
 
     # ------------------------------------------------------------------------------------------ events
 
-    async def _events(self, path: str, read: Reader[T]) -> AsyncGenerator[T, None]:
+    async def _events(self, path: str, read: Reader[T], alive: asyncio.Event | None = None) -> AsyncGenerator[T, None]:
+        """*alive* is set when anything came, a heartbeat too."""
         parser = SseParser()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
         try:
@@ -111,6 +112,8 @@ class Transport:
                 if response.status != 200:
                     raise error_of(response.status, await response.read())
                 async for chunk in response.content.iter_any():
+                    if alive is not None:
+                        alive.set()
                     for message in parser.feed(chunk):
                         if message.event == "error":
                             raise error_of(500, message.data)
@@ -133,8 +136,9 @@ class Transport:
         heard = loop.time()
         delay = _FIRST_DELAY
         while True:
+            alive = asyncio.Event()
             try:
-                async with aclosing(self._events(path, read)) as events:
+                async with aclosing(self._events(path, read, alive)) as events:
                     async for event in events:
                         heard, delay = loop.time(), _FIRST_DELAY
                         yield event
@@ -148,7 +152,11 @@ class Transport:
                 if error.status != 503:
                     raise
                 lost = DaemonUnreachable(error.message, error.hint)
-            if loop.time() - heard + delay > patience:
+            now = loop.time()
+            if alive.is_set():
+                # A stream that was quiet was there all the same: the patience begins when it breaks.
+                heard = now
+            if now - heard + delay > patience:
                 raise lost
             if on_retry is not None:
                 on_retry(lost, delay)

@@ -175,6 +175,21 @@ async def test_follow_loses_patience(api: Api, client: Client, monkeypatch: pyte
         await anext(events)
 
 
+async def test_a_stream_that_was_quiet_for_longer_than_the_patience_is_taken_up_again(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_FIRST_DELAY", 0.001)
+    job = await client.warm(WarmRequest(images=["nginx"]))
+    # As much patience as one try takes: whatever passes before the break is longer.
+    events = client.follow(job.id, patience=0.001)
+    assert isinstance(await anext(events), JobEvent)
+    await api.restart()
+    again = await anext(events)
+    assert isinstance(again, JobEvent)
+    assert again.job.state == "Active"
+    await events.aclose()
+
+
 async def test_follow_does_not_retry_what_cannot_get_better(api: Api, client: Client) -> None:
     with pytest.raises(ClientError, match="there is no job") as caught:
         await anext(client.follow("nope"))
