@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -100,6 +101,8 @@ class Program:
     def __init__(self, argv: list[str], columns: int = 80, rows: int = 24, env: dict[str, str] | None = None) -> None:
         self.screen = Emulator(columns, rows)
         self.raw = b""
+        # What is read at once may end within a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.fd, terminal = pty.openpty()
         # The size has to be there before the program asks for it.
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -153,5 +156,5 @@ class Program:
             except OSError:
                 return False
             self.raw += data
-            self.screen.feed(data.decode())
+            self.screen.feed(self._decoder.decode(data))
         return True

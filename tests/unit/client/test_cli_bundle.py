@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from stoker.cli import exits, support
+from stoker.client import Client
 from stoker.objects.checkpoints import CloneRequest
 from stoker.objects.containers import EnvVar, RecreateRequest, RecreateTarget, ReloadResult
 from stokerd import errors
@@ -137,19 +138,34 @@ def test_without_a_daemon_and_a_journal(run: Run, tmp_path: Path) -> None:
 def test_parts_that_fail_are_notes(
     daemon: Served, run: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(support, "_PART_SECONDS", 0.3)
+    async def late(_client: Client) -> bytes:
+        raise TimeoutError
+
+    sources = [source._replace(get=late) if source.file == "pods.json" else source for source in support._SOURCES]
+    monkeypatch.setattr(support, "_SOURCES", sources)
     journalctl(programs, "echo 'No journal files were found.' >&2; exit 1")
     daemon.api.images.failures["pins"] = errors.RuntimeUnavailable("containerd does not answer")
-    daemon.call(lambda: daemon.api.containers.gates.update(pods=asyncio.Event()))
     with capture_logs():
         assert run("support-bundle", "-o", "b.tar.gz").code == 0
     index = json.loads(read(tmp_path / "b.tar.gz")["index.json"])
     missing = {part["file"]: part["missing"] for part in index["parts"] if "missing" in part}
     assert missing == {
         "pins.json": "containerd does not answer",
-        "pods.json": "no answer within 0.3 s",
+        "pods.json": "no answer within 20 s",
         "journal.txt": "No journal files were found.",
     }
+
+
+def test_a_part_that_does_not_come_is_given_up(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "_PART_SECONDS", 0.3)
+    daemon.call(lambda: daemon.api.containers.gates.update(pods=asyncio.Event()))
+    source = next(source for source in support._SOURCES if source.file == "pods.json")
+
+    async def ask() -> support.Part:
+        async with Client(Path(daemon.socket)) as client:
+            return await support._part(client, source)
+
+    assert asyncio.run(ask()).missing == "no answer within 0.3 s"
 
 
 def test_a_journal_without_lines(run: Run, programs: Path, tmp_path: Path) -> None:

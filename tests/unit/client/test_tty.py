@@ -24,7 +24,7 @@ def test_eighty_columns(daemon: Served, start: Start) -> None:
     program = start("image", "warm", "nginx:1.27", LONG, "missing")
     program.read_until(lambda text: "0/3 images" in text and "3 waiting" in text)
     update(daemon, pulling("nginx:1.27", 200 * MIB, 500 * MIB), pulling(LONG, 7 * GIB, 7 * GIB, unpacked=3))
-    text = program.read_until(lambda text: "200/500" in text and "unpacking" in text)
+    text = program.read_until(lambda text: "200/500" in text and "unpacking" in text and "0/3" in text)
     assert "  docker.io/library/nginx:1.27 ━━━━━────────  40%    200/500 MiB" in text
     assert "  registry.e…2026.03.01-cuda12 ━━━━━━━━━━━━━ 100%    7.0/7.0 GiB unpacking 3/7" in text
     assert all(len(line) < 80 for line in text.splitlines())
@@ -50,7 +50,7 @@ def test_forty_columns(daemon: Served, start: Start) -> None:
     program = start("image", "warm", "nginx:1.27", LONG, columns=40)
     program.read_until(lambda text: "0/2 images" in text)
     update(daemon, pulling("nginx:1.27", 200 * MIB, 500 * MIB), pulling(LONG, 7 * GIB, 7 * GIB, unpacked=3))
-    text = program.read_until(lambda text: "unpacking" in text)
+    text = program.read_until(lambda text: "unpacking" in text and "0/2" in text)
     assert text.splitlines()[:2] == ["  nginx:1.27          40% pulling", "  regist…3.01-cuda12 100% unpacking 3/7"]
     update(daemon, succeeded("nginx:1.27"), succeeded(LONG))
     assert program.wait() == 0
@@ -62,7 +62,7 @@ def test_more_images_than_lines(daemon: Served, start: Start) -> None:
     program = start("image", "warm", *names, rows=10)
     program.read_until(lambda text: "0/30 images" in text)
     update(daemon, *[pulling(name, 1, 2) for name in names])
-    text = program.read_until(lambda text: "and 24 more" in text)
+    text = program.read_until(lambda text: "and 24 more" in text and "0/30" in text)
     assert len(text.splitlines()) == 8
     update(daemon, *[succeeded(name) for name in names])
     assert program.wait() == 0
