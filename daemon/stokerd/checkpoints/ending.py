@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,9 +38,12 @@ async def settled(task: asyncio.Future[Any], told: Callable[[], object] | None =
     return cancelled
 
 
-async def in_thread(stop: threading.Event, work: Callable[[], T]) -> T:
-    """Run blocking *work* in a thread. When this task is cancelled, *stop* is set, and the thread is waited for."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+async def in_thread(stop: threading.Event, work: Callable[[], T], pool: Executor | None = None) -> T:
+    """Run blocking *work* in a thread. When this task is cancelled, *stop* is set, and the thread is waited for.
+
+    Without a *pool* it is one of the few threads that all of the daemon has: for what only the disk can hold up.
+    """
+    future = asyncio.get_running_loop().run_in_executor(pool, work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -48,3 +52,9 @@ async def in_thread(stop: threading.Event, work: Callable[[], T]) -> T:
         if not future.cancelled():
             future.exception()
         raise
+
+
+async def in_own_thread(stop: threading.Event, work: Callable[[], T], name: str) -> T:
+    """The same in a thread of its own: for what waits for others, which may need a thread themselves to go on."""
+    with ThreadPoolExecutor(1, thread_name_prefix=name) as own:
+        return await in_thread(stop, work, own)

@@ -44,11 +44,13 @@ async def pressed(
     cores, stop = os.cpu_count() or 1, threading.Event()
     blocks: Blocks = Queue(maxsize=cores * _AHEAD)
     press = _presser(compression, level)
-    with ThreadPoolExecutor(cores, thread_name_prefix="press") as pool:
+    loop = asyncio.get_running_loop()
+    # Two threads of its own wait for whoever reads, and for what is written: the daemon's few are for what goes on.
+    with ThreadPoolExecutor(cores, "press") as pool, ThreadPoolExecutor(2, "pack") as own:
         work = _Work(press, _BLOCKS[compression], pool, blocks, stop)
-        packing = asyncio.get_running_loop().run_in_executor(None, work.run, produce)
+        packing = loop.run_in_executor(own, work.run, produce)
         try:
-            while (block := await asyncio.to_thread(blocks.get)) is not None:
+            while (block := await loop.run_in_executor(own, blocks.get)) is not None:
                 yield await asyncio.wrap_future(block)
             done.append(await packing)
         finally:

@@ -24,7 +24,7 @@ from stokerd.checkpoints.artifacts import (
     manifest_of,
     read_artifact,
 )
-from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.ending import in_own_thread, to_the_end
 from stokerd.checkpoints.errors import ArchiveRefused
 from stokerd.checkpoints.exporting import Exporter, Package, write_memory
 from stokerd.checkpoints.holding import Holder
@@ -237,7 +237,7 @@ async def _through(pieces: AsyncGenerator[bytes, None], work: Callable[[Source, 
     stop = threading.Event()
     loop = asyncio.get_running_loop()
     async with aclosing(pieces):
-        await in_thread(stop, lambda: work(Source(pieces, loop, stop.is_set), stop.is_set))
+        await in_own_thread(stop, lambda: work(Source(pieces, loop, stop.is_set), stop.is_set), "fetched")
 
 
 def _memory(package: Package, write: Callable[[bytes], object], stop: Stop) -> None:
