@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,6 +26,7 @@ class Outcome(NamedTuple):
 
 
 Run = Callable[..., Outcome]
+Ago = Callable[..., datetime]
 
 
 def runner(capsys: pytest.CaptureFixture[str]) -> Run:

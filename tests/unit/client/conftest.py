@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from stoker.client import Client
 from tests.unit.api.fakes import Api, running_api
-from tests.unit.client.commands import ENTRY, Run, runner
+from tests.unit.client.commands import ENTRY, Ago, Run, runner
 from tests.unit.client.emulator import Program
 from tests.unit.client.served import Served, served
 
@@ -34,6 +36,14 @@ def daemon() -> Iterator[Served]:
 def run(daemon: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("STOKER_SOCKET", daemon.socket)
     return runner(capsys)
+
+
+@pytest.fixture
+def ago(monkeypatch: pytest.MonkeyPatch) -> Ago:
+    """Returns when something was. The command line's clock stands still: ages do not depend on how long it runs."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr("stoker.cli.console.datetime", SimpleNamespace(now=lambda _zone: now))
+    return lambda **delta: now - timedelta(**delta)
 
 
 class Start:

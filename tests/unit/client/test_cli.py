@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from stoker.objects.images import (
 from stoker.objects.node import Advice, CapabilityStatus, NodeInfo
 from stokerd import errors
 from tests.unit.api.fakes import GIB, MIB, failed, normal, pulling, succeeded
-from tests.unit.client.commands import ENTRY, Outcome, Run, python, runner
+from tests.unit.client.commands import ENTRY, Ago, Outcome, Run, python, runner
 from tests.unit.client.served import Served
 
 NGINX, BUSYBOX = normal("nginx"), normal("busybox")
@@ -266,11 +266,7 @@ def test_plan_that_does_not_fit_or_cannot_be_made(daemon: Served, run: Run) -> N
 # ---------------------------------------------------------------------------------------------- lists
 
 
-def ago(**delta: float) -> datetime:
-    return datetime.now(UTC) - timedelta(**delta)
-
-
-def test_ls(daemon: Served, run: Run) -> None:
+def test_ls(daemon: Served, run: Run, ago: Ago) -> None:
     daemon.api.images.images = [
         ImageStatus(
             id="sha256:0123456789abcdef",
@@ -310,7 +306,7 @@ def test_empty_lists_say_so_on_standard_error(run: Run, line: str, message: str)
     assert json.loads(run(*line.split(), "--json").out) in ([], {"pins": [], "totalBytes": 0, "limitBytes": 100 * GIB})
 
 
-def test_pins(daemon: Served, run: Run) -> None:
+def test_pins(daemon: Served, run: Run, ago: Ago) -> None:
     assert run("image", "pin", "nginx", "--for", "24h") == Outcome(0, f"✓ {NGINX}  pinned, until it is unpinned\n", "")
     assert daemon.api.images.calls[-1][1].seconds == 86400
     daemon.api.images.pinned[BUSYBOX] = PinStatus(
@@ -337,7 +333,9 @@ def test_pins(daemon: Served, run: Run) -> None:
     )
 
 
-def test_a_pin_that_the_runtime_does_not_show(daemon: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_that_the_runtime_does_not_show(
+    daemon: Served, run: Run, ago: Ago, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def pin(request: Any) -> PinStatus:
         return PinStatus(reference=NGINX, expires_at=ago(hours=-5.02))
 
@@ -373,7 +371,7 @@ def test_rm(daemon: Served, run: Run) -> None:
     )
 
 
-def test_jobs_and_cancel(daemon: Served, run: Run) -> None:
+def test_jobs_and_cancel(daemon: Served, run: Run, ago: Ago) -> None:
     run("image", "warm", "--detach", "--name", "base", "--priority", "5", "nginx", "busybox")
     job = daemon.api.images.jobs_by_id["j0001"]
     job.created_at = ago(minutes=2)
@@ -404,7 +402,7 @@ def test_jobs_and_cancel(daemon: Served, run: Run) -> None:
     )
 
 
-def test_history(daemon: Served, run: Run) -> None:
+def test_history(daemon: Served, run: Run, ago: Ago) -> None:
     daemon.api.images.attempts = [
         Attempt(
             reference=NGINX,

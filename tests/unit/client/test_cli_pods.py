@@ -10,15 +10,15 @@ from structlog.testing import capture_logs
 from stoker.cli import exits
 from stokerd import errors
 from tests.unit.api.fake_containers import container, long_id, pod
-from tests.unit.client.commands import Outcome, Run, complete
+from tests.unit.client.commands import Ago, Outcome, Run, complete
 from tests.unit.client.served import Served
 
 WEB, DNS = "default/web-0", "kube-system/dns"
 
 
 @pytest.fixture(autouse=True)
-def node(daemon: Served) -> None:
-    daemon.api.containers.all_pods = [
+def node(daemon: Served, ago: Ago) -> None:
+    pods = daemon.api.containers.all_pods = [
         pod(
             WEB,
             container("main", WEB, attempt=2),
@@ -27,6 +27,10 @@ def node(daemon: Served) -> None:
         ),
         pod(DNS, container("dns", DNS), owner="kubelet", phase="NotReady"),
     ]
+    for one in pods:
+        one.created_at = ago(hours=2, minutes=5)
+        for each in one.containers:
+            each.created_at = ago(minutes=5)
 
 
 def short(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from stoker.cli import exits
 from stoker.objects.containers import EnvVar, PlannedStep, RecreateRequest, RecreateStatus, RecreateStrategy
 from stokerd import errors
 from tests.unit.api.fake_containers import broken, busy, container, done, long_id, pod
-from tests.unit.client.commands import Outcome, Run, complete, runner
+from tests.unit.client.commands import Ago, Outcome, Run, complete, runner
 from tests.unit.client.served import Served
 
 WEB, LS = "default/web-0", "default/ls"
@@ -241,11 +241,11 @@ def test_pods_that_are_called_like_a_command(daemon: Served, run: Run) -> None:
     assert len(json.loads(run("recreate", "--json", "ls").out)) == 4
 
 
-def test_ls_and_show(daemon: Served, run: Run) -> None:
+def test_ls_and_show(daemon: Served, run: Run, ago: Ago) -> None:
     play(daemon, fail="side")
     run("recreate", WEB, "main", "side", "--name", "update")
     status = daemon.api.containers.by_id["r0001"]
-    status.created_at = datetime.now(UTC) - timedelta(seconds=125)
+    status.created_at = ago(seconds=125)
     status.finished_at = status.created_at + timedelta(seconds=5)
     run("recreate", LS, "--no-wait")
     assert [line.split("  ")[0] for line in run("recreate", "ls").lines] == ["REQUEST", "r0002", "r0001"]
@@ -271,7 +271,7 @@ def test_ls_and_show(daemon: Served, run: Run) -> None:
     assert run("recreate", "show", "nope").code == exits.NOT_FOUND
 
 
-def test_show_what_is_under_way(daemon: Served, run: Run) -> None:
+def test_show_what_is_under_way(daemon: Served, run: Run, ago: Ago) -> None:
     run("recreate", LS, "--no-wait")
     containers = daemon.api.containers
     (target,) = containers.by_id["r0001"].containers
@@ -279,7 +279,7 @@ def test_show_what_is_under_way(daemon: Served, run: Run) -> None:
         containers.by_id["r0001"],
         waiting_for="r0000",
         message="the pod is busy",
-        deadline_at=datetime.now(UTC) + timedelta(seconds=61),
+        deadline_at=ago(seconds=-61),
         containers=[busy(target, "PreStop")],
     )
     lines = run("recreate", "show", "r0001").lines
