@@ -13,7 +13,7 @@ from collections.abc import Collection, Container
 import msgspec
 import structlog
 
-from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.freezing import Dumpers, dump_ended, end, thaw
 from stokerd.checkpoints.model import CHECKPOINT_LABEL, OWNER_LABEL, root_name
 from stokerd.checkpoints.shelf import Shelf
@@ -69,7 +69,7 @@ async def converge(
             await _undo(runtime, shelf, checkpoint, dumpers, done)
         except RuntimeUnavailable:
             raise
-        except (RuntimeFailure, OSError) as error:
+        except (RuntimeFailure, CheckpointError, OSError) as error:
             _log.warning("cannot clear up after a checkpoint", id=checkpoint, why=str(error))
             done.left.append(checkpoint)
     await _strays(runtime, shelf, owner, complete, busy, done)

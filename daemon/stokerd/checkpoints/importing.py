@@ -21,7 +21,7 @@ from stokerd.checkpoints import archive_plan as plans
 from stokerd.checkpoints import shelf as shelves
 from stokerd.checkpoints.archive_plan import Contents, Limits, OuterPlan, TreePlan
 from stokerd.checkpoints.digests import tree_digest
-from stokerd.checkpoints.ending import in_thread, to_the_end
+from stokerd.checkpoints.ending import in_own_thread, in_thread, to_the_end
 from stokerd.checkpoints.errors import ArchiveRefused, CheckpointError
 from stokerd.checkpoints.framing import Framer
 from stokerd.checkpoints.imaging import chain_id
@@ -70,7 +70,8 @@ Fill = Callable[["Landing"], Awaitable[None]]
 
 
 class Importer:
-    """Takes checkpoints in. *under_way* are the ids that nobody else clears up."""
+    """Takes checkpoints in. *under_way* are the ids that nobody else clears up; *left* is called when something was
+    left that the next reconciliation has to do."""
 
     def __init__(
         self,
@@ -79,8 +80,9 @@ class Importer:
         owner: str,
         clock: Callable[[], datetime],
         under_way: MutableSet[str],
+        left: Callable[[], object],
     ) -> None:
-        self._runtime, self._shelf, self._owner = runtime, shelf, owner
+        self._runtime, self._shelf, self._owner, self._left = runtime, shelf, owner, left
         self._clock, self._under_way, self._framer = clock, under_way, Framer(runtime)
 
     async def receive(self, pieces: AsyncIterator[bytes], wish: ImportWish) -> Manifest:
@@ -97,10 +99,10 @@ class Importer:
                 raise ArchiveRefused(f"its first entry is not {plans.CONTENTS}: it is no checkpoint of Stoker's")
             return reader, plans.read_contents(b"".join(reader.data()), limits)
 
-        reader, contents = await in_thread(stop, begin)
+        reader, contents = await in_own_thread(stop, begin, "import")
 
         async def fill(landing: Landing) -> None:
-            await in_thread(stop, lambda: landing.archive(reader, stop.is_set))
+            await in_own_thread(stop, lambda: landing.archive(reader, stop.is_set), "import")
 
         return await self.land(contents, wish, fill)
 
@@ -126,9 +128,14 @@ class Importer:
         except OSError as error:
             raise no_space(error) or CheckpointError(f"{error.filename or identity}: {error.strerror}") from None
         finally:
-            if not done:
-                await to_the_end(self._clear(identity), f"clear {identity}")
-            self._under_way.discard(identity)
+            tidy = done
+            try:
+                if not done:
+                    tidy = await to_the_end(self._clear(identity), f"clear {identity}")
+            finally:
+                self._under_way.discard(identity)
+                if not tidy:
+                    self._left()
         _log.info("checkpoint is taken in", id=identity, bytes=manifest.bytes, like=wish.like, trusted=wish.trust)
         return manifest
 
@@ -198,11 +205,14 @@ class Importer:
             raise ArchiveRefused("its root stands on other layers than its image has", plans.CONTENTS)
         return parent
 
-    async def _clear(self, identity: str) -> None:
+    async def _clear(self, identity: str) -> bool:
+        """Remove what there is of it; False when that is left to the next reconciliation."""
         try:
             await remove(self._runtime, self._shelf, identity)
-        except (RuntimeFailure, OSError) as error:
+        except (RuntimeFailure, CheckpointError, OSError) as error:
             _log.warning("cannot clear up now; the next reconciliation does", id=identity, why=str(error))
+            return False
+        return True
 
 
 class Landing:

@@ -16,7 +16,7 @@ from stokerd.checkpoints.committing import Committed, Committer, CommitWish
 from stokerd.checkpoints.converging import AtWork, Converged, converge
 from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.ending import to_the_end
-from stokerd.checkpoints.errors import CheckpointDamaged
+from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.exporting import Exporter
 from stokerd.checkpoints.freezing import Dumpers, thaw
 from stokerd.checkpoints.holding import Holder
@@ -121,7 +121,8 @@ class Checkpoints:
             try:
                 left = (await self.converge()).left
                 self.cleared.set()
-            except (RuntimeFailure, OSError) as error:
+            except (RuntimeFailure, CheckpointError, OSError) as error:
+                _log.warning("cannot clear up yet", why=str(error))
                 left = [str(error)]
             if not left:
                 await self._again.wait()
@@ -284,7 +285,7 @@ class Checkpoints:
 
     async def importer(self) -> Importer:
         taker, shelf = await self._parts()
-        return Importer(self._runtime, shelf, self._owner, self._clock, taker.under_way)
+        return Importer(self._runtime, shelf, self._owner, self._clock, taker.under_way, self._again.set)
 
     # ------------------------------------------------------------------------------------------ clones
 

@@ -160,7 +160,7 @@ class Taker:
         """Leave it to CRIU to stop the processes and to let them go. _TooLate when that was too short for the copy."""
         try:
             captured = await self._both(job, upper)
-        except (CheckpointError, RuntimeFailure):
+        except BaseException:  # also where it is cancelled: the CRIU that ran meanwhile may have died
             await to_the_end(self._thaw_group(job), f"thaw {job.record.id}")
             raise
         frozen_ms = (perf_counter() - captured.since) * 1000
@@ -313,7 +313,7 @@ class Taker:
             try:
                 if await asyncio.to_thread(self._shelf.manifest, checkpoint) is None:
                     await remove(self._runtime, self._shelf, checkpoint)
-            except (RuntimeFailure, OSError) as error:
+            except (RuntimeFailure, CheckpointError, OSError) as error:
                 _log.warning("cannot clear up now; the next reconciliation does", id=checkpoint, why=str(error))
                 tidy = False
         return tidy

@@ -16,14 +16,15 @@ import zstandard
 from msgspec.structs import replace
 
 from stokerd.checkpoints import archive_plan as plans
-from stokerd.checkpoints import freezing
+from stokerd.checkpoints import freezing, taking
 from stokerd.checkpoints.archive_plan import Contents, Piece
-from stokerd.checkpoints.errors import ArchiveRefused, CheckpointNoSpace, CheckpointRefused
+from stokerd.checkpoints.errors import ArchiveRefused, CheckpointError, CheckpointNoSpace, CheckpointRefused
 from stokerd.checkpoints.importing import ImportWish
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.tarring import END, FILE, LINK, SYMLINK, Member, header, padded
 from stokerd.checkpoints.untarring import TarReader
 from stokerd.errors import InvalidInput, NotFound, RuntimeFailure
+from stokerd.runtime.protocol import NativeRuntime
 from tests.unit.checkpoints.bench import IMAGE, Bench, ended
 from tests.unit.checkpoints.trees import seen
 
@@ -276,6 +277,49 @@ async def test_any_call_fails(bench: Bench, place: str) -> None:
     with pytest.raises(RuntimeFailure):
         await bench.room.receive(pieces(archive), ImportWish(like=container))
     assert bench.left() == before
+
+
+async def test_what_cannot_be_cleared_up_now_is_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to ask for it, and it hides no failure."""
+    container = bench.container()
+    archive = await exported(bench, await bench.room.create(container))
+    before = bench.left()
+    remove, failures = taking._remove_snapshot, [CheckpointError("cannot be removed")]
+
+    async def remove_snapshot(runtime: NativeRuntime, name: str) -> None:
+        if failures:
+            raise failures.pop()
+        await remove(runtime, name)
+
+    life = asyncio.create_task(bench.room.run())
+    await asyncio.wait_for(bench.room.cleared.wait(), 10)
+    monkeypatch.setattr(taking, "_remove_snapshot", remove_snapshot)
+    bench.runtime.fail("snapshots.Commit", "the disk is odd")
+    with pytest.raises(RuntimeFailure, match="the disk is odd"):
+        await bench.room.receive(pieces(archive), ImportWish(like=container))
+    async with asyncio.timeout(10):
+        while bench.left() != before:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    life.cancel()
+    await ended(life)
+
+
+async def test_who_goes_away_twice_leaves_nothing(bench: Bench) -> None:
+    container = bench.container()
+    archive = await exported(bench, await bench.room.create(container))
+    before = bench.left()
+    committing = bench.runtime.hold("snapshots.Commit", times=1)
+    clearing = bench.runtime.hold("snapshots.Remove", times=1)
+    task = asyncio.create_task(bench.room.receive(pieces(archive), ImportWish(like=container)))
+    for hold in (committing, clearing):
+        await hold.reached.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+    clearing.release()
+    assert isinstance(await ended(task), asyncio.CancelledError)
+    assert bench.left() == before
+    assert bench.room._taker is not None
+    assert not bench.room._taker.under_way
 
 
 async def test_the_caller_goes_away_and_so_does_the_stream(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from stokerd.checkpoints.catching import Held, caught, family, still
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import Facts, fits_into_dump
 from stokerd.errors import RuntimeFailure
-from tests.unit.checkpoints.bench import Bench
+from tests.unit.checkpoints.bench import Bench, ended
 from tests.unit.checkpoints.trees import seen
 
 TRACER = """
@@ -180,3 +180,27 @@ async def test_a_dump_that_fails_leaves_nothing(bench: Bench, monkeypatch: pytes
     assert len(watched.thawed) == 1
     assert bench.left() == []
     assert bench.runs(container)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "unreadable"])
+async def test_whatever_ends_a_dump_its_cgroup_is_thawed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """CRIU may have died in it: then nobody else knows that the cgroup is frozen."""
+    watched = Watched(monkeypatch)
+    container = bench.container()
+    hold = bench.runtime.hold("tasks.Checkpoint", times=1)
+    if how == "unreadable":
+
+        def unreadable(*_: object, **__: object) -> None:
+            raise OSError(5, "Input/output error", "/fs/file")
+
+        monkeypatch.setattr(taking, "copy_tree", unreadable)
+    making = asyncio.create_task(bench.room.create(container))
+    await hold.reached.wait()
+    if how == "cancelled":
+        making.cancel()
+    hold.release()
+    assert isinstance(await ended(making), asyncio.CancelledError if how == "cancelled" else CheckpointError)
+    assert len(watched.thawed) == 1
+    assert bench.left() == []

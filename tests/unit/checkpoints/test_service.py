@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stokerd.checkpoints import freezing, taking
+from stokerd.checkpoints import freezing, service, taking
+from stokerd.checkpoints.converging import Converged
 from stokerd.checkpoints.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -31,6 +32,7 @@ from stokerd.errors import (
     StokerError,
 )
 from stokerd.runtime.memory_conduct import Conduct
+from stokerd.runtime.protocol import NativeRuntime
 from tests.unit.checkpoints.bench import IMAGE, Bench, ended
 from tests.unit.checkpoints.trees import seen
 
@@ -51,6 +53,11 @@ PLACES = [*STEPS, *(f"{step}:done" for step in STEPS)]
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(freezing, "_THAW_PAUSE", 0.01)
     return Bench(tmp_path)
+
+
+async def stuck(_runtime: NativeRuntime, name: str) -> None:
+    """Removes no snapshot."""
+    raise CheckpointError(f"snapshot {name} cannot be removed")
 
 
 class TestMaking:
@@ -248,6 +255,16 @@ class TestFailing:
         hold.release()
         await ended(dead)
 
+    async def test_what_cannot_be_removed_hides_no_failure(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        container = bench.container()
+        bench.runtime.fail("snapshots.Commit", "the disk is odd")
+        with monkeypatch.context() as patch:
+            patch.setattr(taking, "_remove_snapshot", stuck)
+            with pytest.raises(RuntimeFailure, match="the disk is odd"):
+                await bench.room.create(container)
+        assert len((await bench.room.converge()).removed) == 1
+        assert bench.left() == []
+
     async def test_a_thaw_that_does_not_succeed_is_remembered(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -288,6 +305,34 @@ class TestConverging:
         done = await bench.new_room().converge()
         assert (done.thawed, done.removed, done.snapshots, done.left) == ([], [], [], [])
         await bench.new_room().verify(made.id)
+
+    async def test_a_snapshot_that_cannot_be_removed_is_left(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bench.room.open()
+        (bench.directory / "cp-new" / "images").mkdir(parents=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(taking, "_remove_snapshot", stuck)
+            assert (await bench.room.converge()).left == ["cp-new"]
+        assert (await bench.room.converge()).removed == ["cp-new"]
+
+    async def test_the_room_outlives_what_it_cannot_clear_up(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "_CONVERGE_PAUSE", 0.01)
+        converge, failures = bench.room.converge, [CheckpointError("no"), OSError(5, "no"), RuntimeFailure("no")]
+
+        async def failing() -> Converged:
+            if failures:
+                raise failures.pop()
+            return await converge()
+
+        monkeypatch.setattr(bench.room, "converge", failing)
+        life = asyncio.create_task(bench.room.run())
+        await asyncio.wait_for(bench.room.cleared.wait(), 10)
+        assert not failures
+        life.cancel()
+        assert isinstance(await ended(life), asyncio.CancelledError)
 
     async def test_strays(self, bench: Bench) -> None:
         """A snapshot without its directory is ours to remove; another daemon's is not."""
