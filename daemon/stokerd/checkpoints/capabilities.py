@@ -17,14 +17,17 @@ _FENCED = re.compile(r"ptrace.*Operation not permitted")
 """stokerd's service may trace no process, and so a CRIU that stokerd starts may not: that says nothing about one that
 containerd starts. What the kernel lacks is told before that."""
 _INSTALL = "install the package criu, 4.2 or later"
+_WAIT = "wait a minute: stokerd asks it again by itself"
 
 
 class Checked(msgspec.Struct, frozen=True):
     """What CRIU says of itself on this kernel. ``problem``: why ``criu check`` failed, "" when it did not; ``lazy``:
-    whether it can bring memory back later, None when it cannot be asked."""
+    whether it can bring memory back later, None when it cannot be asked. It is not ``known`` while it was not asked, or
+    where it could not be: then ``problem`` says why."""
 
     problem: str = ""
     lazy: bool | None = None
+    known: bool = True
 
 
 def problem_of(status: int, output: str) -> str:
@@ -66,6 +69,8 @@ def remedy(info: RuntimeInfo, checked: Checked) -> str:
     """Return what to do so that this node can checkpoint; "" when it can."""
     if not _obstacle(info, checked):
         return ""
+    if info.criu_version and not checked.known:
+        return _WAIT
     if info.criu_version and info.snapshotter != "overlayfs":
         return "set containerd's snapshotter to overlayfs"
     return _INSTALL
@@ -76,6 +81,10 @@ def _obstacle(info: RuntimeInfo, checked: Checked) -> str:
         return "no criu on containerd's PATH"
     if parse_version(info.criu_version).parts < LEAST:
         return f"CRIU {info.criu_version} is older than {'.'.join(map(str, LEAST))}, the oldest that runc takes"
+    if not checked.known:
+        if not checked.problem:
+            return f"CRIU {info.criu_version} has not said yet whether it works on this kernel"
+        return f"CRIU {info.criu_version} could not be asked whether it works on this kernel: {checked.problem}"
     if checked.problem:
         return f"CRIU {info.criu_version} does not work on this kernel: {checked.problem}"
     if info.snapshotter != "overlayfs":

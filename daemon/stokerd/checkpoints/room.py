@@ -9,11 +9,13 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
 
+from stokerd.errors import RuntimeUnavailable
 from stokerd.journal.checkpoints import CheckpointJournal
 from stokerd.registry.client import RegistryClient
 from stokerd.registry.keyring import Keyring
@@ -36,12 +38,13 @@ if TYPE_CHECKING:
         PauseResult,
         RestoreRequest,
     )
-    from stokerd.checkpoints.capabilities import Checked
+    from stokerd.checkpoints.checking import Asker
     from stokerd.checkpoints.desk import Desk
     from stokerd.checkpoints.shipping import Warmer
     from stokerd.checkpoints.targets import Names
 
 _log = structlog.get_logger("checkpoints")
+_LOOK_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class CheckpointRoom:
         self._loaded = asyncio.Event()
         self._nothing = False
         self._desk: Desk | None = None
-        self._checked: tuple[tuple[int, str], Checked] | None = None
+        self._asker: Asker | None = None
+        self._asked = asyncio.Event()
 
     async def load(self) -> None:
         """See whether an operation was interrupted."""
@@ -79,9 +83,13 @@ class CheckpointRoom:
     async def run(self) -> None:
         """Wait until it is wanted, by somebody or by what an earlier stokerd left; then work until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._ask_criu(), name="checkpoints: does CRIU work?")
             looking = group.create_task(self._look(), name="checkpoints: is anything here?")
             await self._wanted.wait()
             looking.cancel()
+            await self._work()
+
+    async def _work(self) -> None:
         if self._desk is None:
             self._desk = await asyncio.to_thread(self._make)
         if not self._loaded.is_set():
@@ -91,11 +99,25 @@ class CheckpointRoom:
 
     async def _look(self) -> None:
         """Where something is in the directory it is looked after: a container may be frozen."""
-        await self._parts.runtime.wait_ready()
-        if await asyncio.to_thread(_holds_anything, f"{self._parts.runtime.info.host_root}{self._settings.directory}"):
-            self._wanted.set()
-        else:
-            self._nothing = True
+        runtime = self._parts.runtime
+        while True:
+            await runtime.wait_ready()
+            try:
+                root = runtime.info.host_root
+                if await asyncio.to_thread(_holds_anything, root, str(self._settings.directory)):
+                    self._wanted.set()
+                    return
+                if runtime.ready and runtime.info.host_root == root:
+                    self._nothing = True
+                    return
+            except (RuntimeUnavailable, OSError) as error:
+                _log.warning("whether there are checkpoints cannot be seen yet", why=str(error))
+            await asyncio.sleep(_LOOK_PAUSE)
+
+    async def _ask_criu(self) -> None:
+        await self._asked.wait()
+        assert self._asker is not None
+        await self._asker.run()
 
     def _make(self) -> Desk:
         names = ("desk", "service", "metrics", "gate")
@@ -143,15 +165,16 @@ class CheckpointRoom:
     async def capabilities(self, info: RuntimeInfo) -> tuple[tuple[Capability, ...], str]:
         """Say what of checkpoints this node can do, and what to do where it cannot.
 
-        CRIU is asked once for each start of containerd.
+        CRIU is asked beside whoever wants to know it, once for each start of containerd: until it has answered, what it
+        can do is not known, and so not offered.
         """
         checking, table = (
             importlib.import_module(f"stokerd.checkpoints.{name}") for name in ("checking", "capabilities")
         )
-        key = (info.pid, info.criu_version)
-        if self._checked is None or self._checked[0] != key:
-            self._checked = (key, await checking.check(info))
-        checked = self._checked[1]
+        if self._asker is None:
+            self._asker = checking.Asker()
+            self._asked.set()
+        checked = await self._asker.answer(info)
         return table.capabilities(info, os.uname().release, checked), table.remedy(info, checked)
 
     async def _ready(self) -> Desk:
@@ -239,10 +262,18 @@ class CheckpointRoom:
         return await (await self._ready()).gate.import_checkpoint(pieces, like, name, trust=trust)
 
 
-def _holds_anything(directory: str) -> bool:
-    """Say whether a directory has files or directories beneath the empty ones that the room makes for itself."""
+def _holds_anything(root: str, directory: str) -> bool:
+    """Say whether a directory of the node has files or directories beneath the empty ones that the room makes for
+    itself. OSError while that cannot be told: all beneath *root* seems not to be there when containerd ends."""
+    found = _has_anything(f"{root}{directory}")
+    if not found:
+        Path(root or "/").stat()
+    return found
+
+
+def _has_anything(directory: str) -> bool:
     try:
         with os.scandir(directory) as entries:
-            return any(not entry.name.startswith(".") or _holds_anything(entry.path) for entry in entries)
+            return any(not entry.name.startswith(".") or _has_anything(entry.path) for entry in entries)
     except (FileNotFoundError, NotADirectoryError):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,9 +108,47 @@ async def test_asking_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(checking, "run_on_node", run)
     assert await checking.check(INFO) == Checked(lazy=False)
-    assert await checking.check(INFO) == Checked("criu did not end within 10 s")
+    assert await checking.check(INFO) == Checked("criu did not end within 10 s", known=False)
     assert await checking.check(replace(INFO, criu_version="")) == Checked()
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("ended", "checked"),
+    [
+        (
+            Ended(1, b"", b"nsenter: cannot open /proc/7/ns/net: No such file or directory\n"),
+            Checked("nsenter", known=False),
+        ),
+        (Ended(-9, b"", b""), Checked("criu was killed by signal 9", known=False)),
+        (Ended(1, b"", b"Error (criu/x.c:1): no\n"), Checked("no")),
+    ],
+)
+@pytest.mark.parametrize("answered", [0, 1])
+async def test_what_is_no_answer_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, ended: Ended, checked: Checked, answered: int
+) -> None:
+    answers = [*[Ended(0, b"Looks good.", b"")] * answered, ended]
+
+    async def run(_info: RuntimeInfo, _argv: Sequence[str], **_: Any) -> Ended:
+        return answers.pop(0)
+
+    monkeypatch.setattr(checking, "run_on_node", run)
+    found = await checking.check(INFO)
+    assert found.known is checked.known
+    if checked.known and answered:
+        assert found == Checked(lazy=False)
+    else:
+        assert found.problem.startswith(checked.problem)
+
+
+@pytest.mark.parametrize(("problem", "word"), [("", "has not said yet"), ("no time", "could not be asked.*: no time")])
+def test_what_is_not_known_is_not_offered(problem: str, word: str) -> None:
+    checked = Checked(problem, known=False)
+    for name in ("checkpoint", "clone", "clone-lazy"):
+        assert not row(name, checked=checked).available
+        assert re.search(word, row(name, checked=checked).detail)
+    assert "asks it again" in remedy(INFO, checked)
 
 
 def test_the_table_and_the_advice() -> None:
