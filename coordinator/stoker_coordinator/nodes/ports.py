@@ -17,6 +17,10 @@ from stoker.objects.topology import TopologyLoad, TopologyReport
 
 Content = TopologyReport | TopologyLoad | ImageInventory | PodInventory | CheckpointInventory
 
+RETURN_SECONDS = 90.0
+"""So long nodes are given to come back after the coordinator's start: one that tried in vain for long tries once a
+minute (stokerd's uplink.reconnect_max), and has to connect and to tell what it has then."""
+
 
 class Presence(Struct, frozen=True):
     """Whether a node is there, and since when it is so (seconds since the epoch)."""

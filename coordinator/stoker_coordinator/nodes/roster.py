@@ -108,6 +108,7 @@ class Record:
         "name",
         "presence",
         "runtime_ready",
+        "seen",
         "session",
         "told",
         "written",
@@ -119,6 +120,9 @@ class Record:
         self.session: Session | None = None
         self.hello: Hello | None = None
         self.heard = now
+        """Since when it is silent, while it has no stream."""
+        self.seen: float | None = None
+        """When the last stream that has ended brought its last word; None: there was none since the start."""
         self.presence = presence
         self.runtime_ready: tuple[bool, str] = (True, "")
         self.kept: dict[str, Kept] = {}
@@ -133,6 +137,11 @@ class Record:
         self.written = 0
         """Hash of what the Node object says."""
         self.written_at = float("-inf")
+
+    @property
+    def last_word(self) -> float | None:
+        """When anything was heard of it last; None: not since the coordinator's start."""
+        return self.session.heard if self.session is not None else self.seen
 
     def as_seen(self, now: float) -> Seen | None:
         """Return what `admission` goes by."""
@@ -175,7 +184,7 @@ class Roster:
         if record.session is not session:
             return False
         record.session = None
-        record.heard = session.heard
+        record.heard = record.seen = session.heard
         self.connected -= 1
         return True
 

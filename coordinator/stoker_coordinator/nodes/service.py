@@ -23,7 +23,7 @@ from stoker_coordinator.nodes.ledger import Ledger
 from stoker_coordinator.nodes.listening import Ports, open_ports
 from stoker_coordinator.nodes.metrics import LinkMetrics
 from stoker_coordinator.nodes.names import NODE_NAME
-from stoker_coordinator.nodes.ports import Content, Listener, Presence, ResultSink, WishSource
+from stoker_coordinator.nodes.ports import RETURN_SECONDS, Content, Listener, Presence, ResultSink, WishSource
 from stoker_coordinator.nodes.receiving import content_of, read_kept
 from stoker_coordinator.nodes.roster import Record, Roster
 from stoker_coordinator.nodes.settings import LinkSettings
@@ -62,8 +62,9 @@ class Nodes:
         cluster: str = "",
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        returning: float = RETURN_SECONDS,
     ) -> None:
-        """*directory*: where the certificate authority and the ledger of tokens are kept."""
+        """*directory*: where the certificate authority and the ledger of tokens are kept. *returning*: of `Streams`."""
         self._settings, self._directory, self._store = settings, directory, store
         self._clock, self._wall = clock, wall
         self.metrics = LinkMetrics(registry)
@@ -81,6 +82,7 @@ class Nodes:
             wall,
             version=version,
             cluster=cluster,
+            returning=returning,
         )
         self.ports = Ports()
         """Where nodes are listened for, once ``listening`` is set."""

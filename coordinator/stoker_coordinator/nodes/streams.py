@@ -40,7 +40,7 @@ from stoker_coordinator.nodes.joining import renew
 from stoker_coordinator.nodes.ledger import Ledger
 from stoker_coordinator.nodes.listening import peer_of
 from stoker_coordinator.nodes.metrics import LinkMetrics
-from stoker_coordinator.nodes.ports import Content, Listener, Presence, ResultSink
+from stoker_coordinator.nodes.ports import RETURN_SECONDS, Content, Listener, Presence, ResultSink
 from stoker_coordinator.nodes.receiving import Gap, Ignored, Lie, Taken, take
 from stoker_coordinator.nodes.roster import Record, Roster, Session
 from stoker_coordinator.nodes.settings import LinkSettings
@@ -69,7 +69,10 @@ class Streams:
         *,
         version: str,
         cluster: str,
+        returning: float = RETURN_SECONDS,
     ) -> None:
+        """*returning*: so long nodes that were connected when the last coordinator ended are not missed."""
+        self._returning = max(returning, settings.silent_after)
         self._settings, self._roster, self._ledger, self._upkeep = settings, roster, ledger, upkeep
         self._metrics, self._clock, self._wall = metrics, clock, wall
         self._version, self._cluster = version, cluster
@@ -362,7 +365,9 @@ class Streams:
         for record in self._roster:
             session = record.session
             silent = now - (session.heard if session is not None else record.heard)
-            if silent > self._settings.silent_after and record.presence.reason not in {"Silent", "NeverConnected"}:
+            returns = session is None and record.presence.connected
+            patience = self._returning if returns else self._settings.silent_after
+            if silent > patience and record.presence.reason not in {"Silent", "NeverConnected"}:
                 where = "its stream is open" if session is not None else "it is not connected"
                 self._present(record, Presence(session is not None, False, self._wall(), "Silent", where))
             elif session is not None and silent > self._settings.dropped_after:

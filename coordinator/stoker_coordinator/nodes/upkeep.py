@@ -37,9 +37,12 @@ class Written(Protocol):
 # ---------------------------------------------------------------------------------------------- decided
 
 
-def status_of(record: Record, before: NodeStatus, wall: float) -> NodeStatus:
-    """Return what a node's object should say."""
-    hello, presence = record.hello, record.presence
+def status_of(record: Record, before: NodeStatus, wall: float, clock: float) -> NodeStatus:
+    """Return what a node's object should say. *clock*: now, too, on the clock that the record goes by.
+
+    ``lastSeen`` is when the node was heard last, and not when that was written: how long it is silent goes by that.
+    """
+    hello, presence, heard = record.hello, record.presence, record.last_word
     now = _time(wall)
     conditions: list[tuple[str, ConditionStatus, str, str]] = [
         ("Ready", _truth(presence), presence.reason, presence.message),
@@ -60,7 +63,7 @@ def status_of(record: Record, before: NodeStatus, wall: float) -> NodeStatus:
         conditions=_merged(before.conditions, conditions, now),
         connected=presence.connected,
         connected_since=_time(record.presence.since) if presence.connected else None,
-        last_seen=now if presence.connected else before.last_seen,
+        last_seen=before.last_seen if heard is None else _time(wall - (clock - heard)),
         images=record.counts[0],
         pods=record.counts[1],
         topology_generation=record.counts[2],
@@ -87,8 +90,9 @@ def status_of(record: Record, before: NodeStatus, wall: float) -> NodeStatus:
 def recall(record: Record, kept: NodeStatus, wall: float, now: float) -> None:
     """Have a record say what the object says, so that a coordinator that starts writes nothing.
 
-    A node that was connected is taken to be, until it has been silent for as long as any other.
+    A node that was connected is taken to be, until it has had the time to come back.
     """
+    record.heard = now
     held = {each.type: each for each in kept.conditions}
     ready, runtime = held.get("Ready"), held.get("RuntimeReady")
     since = ready.last_transition_time if ready is not None else None
@@ -200,24 +204,24 @@ class Upkeep:
         return None
 
     async def _write(self, record: Record) -> None:
-        mark, wall = essence(record), self._wall()
+        mark, wall, clock = essence(record), self._wall(), self._clock()
 
         def change(node: Node) -> Node:
-            return structs.replace(node, status=status_of(record, node.status, wall))
+            return structs.replace(node, status=status_of(record, node.status, wall, clock))
 
         try:
             await self._store.change(Node, record.name, change=change, status=True)
         except NotFound:
             if record.session is None:
                 return  # somebody has removed the object of a node that is not there: so be it
-            await self._create(record, wall)
+            await self._create(record, wall, clock)
         record.written, record.written_at = mark, self._clock()
         self._count.inc()
 
-    async def _create(self, record: Record, wall: float) -> None:
+    async def _create(self, record: Record, wall: float, clock: float) -> None:
         labels = {"kubernetes.io/hostname": record.name[:63].rstrip(".-")}
         meta = ObjectMeta(name=record.name, labels=labels)
         try:
-            await self._store.create(Node(metadata=meta, status=status_of(record, NodeStatus(), wall)))
+            await self._store.create(Node(metadata=meta, status=status_of(record, NodeStatus(), wall, clock)))
         except AlreadyExists:
             self._due.setdefault(record.name, record)

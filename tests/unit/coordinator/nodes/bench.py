@@ -141,6 +141,7 @@ async def serving(
     ear: Ear | None = None,
     tls: bool = False,
     wall: Callable[[], float] = time.time,
+    returning: float = 0.0,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """Run the link of a coordinator."""
@@ -153,6 +154,7 @@ async def serving(
         registry,
         version="test",
         wall=wall,
+        returning=returning,
     )
     nodes.add_listener(ear)
     nodes.set_results(ear)
