@@ -92,6 +92,10 @@ class Surroundings:
         """Return the nodes on which such pods are."""
         return self.pods.nodes_with(namespace, selector)
 
+    def has_told(self, node: str) -> bool:
+        """Whether the node has said which pods it has, since the coordinator started."""
+        return self.pods.has_told(node)
+
     def on_content(self, node: str, content: Content) -> None:
         """Take what a node says of its pods."""
         if isinstance(content, PodInventory) and self.pods.update(node, content):

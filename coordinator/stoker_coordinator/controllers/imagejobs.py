@@ -21,6 +21,7 @@ from stoker_coordinator.controllers import pulljobs, tags
 from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.jobrun import JobRun
 from stoker_coordinator.controllers.pulljobs import PullJob
+from stoker_coordinator.controllers.returning import Returning
 from stoker_coordinator.controllers.writing import Writer
 from stoker_coordinator.errors import AlreadyExists, NotFound
 from stoker_coordinator.store.protocol import Store
@@ -44,6 +45,10 @@ class Cluster(Protocol):
         """Return the nodes on which such pods are."""
         ...
 
+    def has_told(self, node: str) -> bool:
+        """Whether the node has said which pods it has, since the coordinator started."""
+        ...
+
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
@@ -56,6 +61,7 @@ class ImageJobs:
         self, store: Store, informer: Informer, cluster: Cluster, *, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self._store, self._informer, self._cluster, self._clock = store, informer, cluster, clock
+        self._returning = Returning()
         self._writer = Writer()
         self._nodes: dict[str, Node] = {}
         self._images: dict[str, NodeImage] = {}
@@ -68,6 +74,10 @@ class ImageJobs:
         self._dirty: set[str] = set()
         self._told: dict[str, float] = {}
         """When the status of a job was written last, on the loop's clock."""
+        self._moved, self._move_at = False, 0.0
+        """Pods or topology are others than those by which jobs have their nodes; and when to look again."""
+        self._all_told = False
+        """All nodes that were there have told of their pods since the start."""
         self._wake = asyncio.Event()
         informer.hear(self._hear)
 
@@ -85,6 +95,7 @@ class ImageJobs:
         while True:
             self._wake.clear()
             now, at = self._clock(), asyncio.get_running_loop().time()
+            self._move(at)
             self._grow_silent(now)
             dirty, self._dirty = self._dirty, set()
             for run in list(self._runs.values()):
@@ -100,7 +111,7 @@ class ImageJobs:
 
     def _pause(self, now: datetime, at: float) -> float:
         """Return for how many seconds nothing is to do if nothing happens."""
-        if self._dirty or self._absent:
+        if self._dirty or self._absent or self._moved:
             return _STATUS_PAUSE
         ends = [pulljobs.expires_at(job) for job in self._over.values()]
         ahead = [(each - now).total_seconds() for each in ends if each is not None]
@@ -108,11 +119,18 @@ class ImageJobs:
         return max(0.01, min([_LONGEST_SLEEP, *ahead]))
 
     def changed(self) -> None:
-        """Pods or topology are others than they were: look at every job again."""
+        """Pods or topology are others than they were: look at every job again, once a second when they come fast, as
+        after a start, when all nodes tell of their pods."""
+        self._moved = True
+        self._wake.set()
+
+    def _move(self, at: float) -> None:
+        if not self._moved or at < self._move_at:
+            return
+        self._moved, self._move_at = False, at + _STATUS_PAUSE
         for run in self._runs.values():
             self._place_all(run)
             self._dirty.add(run.uid)
-        self._wake.set()
 
     # ------------------------------------------------------------------------------------------ hearing
 
@@ -206,22 +224,41 @@ class ImageJobs:
         if pods is None:
             pods = self._pod_nodes(run)
         before = run.rollout.node(name)
-        if not pulljobs.is_meant(run.job.spec, node, pods):
+        if not pulljobs.is_meant(run.job.spec, node, pods) and not self._keeps(run, node, pods):
             if before is not None:
                 run.rollout.drop(name)
                 self._release(run.uid, [name])
                 self._dirty.add(run.uid)
             return
-        place = pulljobs.place(node, self._cluster.leaf_of(name), run.began, self._clock())
+        leaf, returning = self._cluster.leaf_of(name), not self._returning.over
+        place = pulljobs.place(node, leaf, run.began, self._clock(), returning=returning)
         if before is None or before.place != place:
             if run.place(place, self._images.get(name)):
                 self._release(run.uid, [name])
             self._dirty.add(run.uid)
 
+    def _keeps(self, run: JobRun, node: Node, pods: frozenset[str] | None) -> bool:
+        """Whether the job goes on at a node of whose pods nothing is known since the coordinator started."""
+        name = node.metadata.name
+        if pods is None or node.deleting or self._cluster.has_told(name):
+            return False
+        image = self._images.get(name)
+        return run.rollout.node(name) is not None or (image is not None and run.uid in tags.owners(image))
+
+    def _awaits_pods(self) -> bool:
+        """Whether nodes that a podSelector means may not be known yet, so that such a job cannot be complete."""
+        if self._moved:
+            return True
+        if self._all_told or self._returning.over:
+            return False
+        there = (name for name, node in self._nodes.items() if node.status.connected)
+        self._all_told = all(map(self._cluster.has_told, there))
+        return not self._all_told
+
     def _grow_silent(self, now: datetime) -> None:
         """Tell jobs of nodes that have not answered for too long by now."""
         loop = asyncio.get_running_loop()
-        if not self._absent or loop.time() < self._silence_at:
+        if not self._absent or not self._returning.over or loop.time() < self._silence_at:
             return
         self._silence_at = loop.time() + _STATUS_PAUSE
         for name in list(self._absent):
@@ -240,6 +277,7 @@ class ImageJobs:
 
     def _advance(self, run: JobRun, now: datetime) -> None:
         """Have the next nodes begin, and tell how the job is doing."""
+        run.unsure = run.job.spec.pod_selector is not None and self._awaits_pods()
         run.look(now, asyncio.get_running_loop().time())
         for name in run.begin():
             self._ask(run, name)
@@ -249,6 +287,8 @@ class ImageJobs:
             self._told[run.uid] = loop.time()
             self._writer.put(("status", run.uid), lambda: self._write_status(run))
         else:
+            self._dirty.add(run.uid)
+        if run.unsure:
             self._dirty.add(run.uid)
 
     def _ask(self, run: JobRun, name: str) -> None:

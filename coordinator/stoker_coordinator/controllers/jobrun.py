@@ -29,6 +29,8 @@ class JobRun:
         self.clock = Clockwork(job.status.worked_seconds, at)
         self.round = pulljobs.next_round(job, self.began, now)[0]
         self.end: Verdict = ""
+        self.unsure = False
+        """It may mean nodes that are not known yet: it is not complete, whatever those say that are."""
         self.due: float | None = None
         """When to look again although nothing happens, on the clock that nobody sets."""
         self._busy = False
@@ -113,7 +115,8 @@ class JobRun:
             if number > self.round:
                 self.round = number
                 self._look_again()
-        self.end = pulljobs.verdict(self.job, self.rollout, self.clock)
+        end = pulljobs.verdict(self.job, self.rollout, self.clock)
+        self.end = "" if self.unsure and end == "Complete" else end
         self.due = self._wake_at(now, at)
         return self.end
 

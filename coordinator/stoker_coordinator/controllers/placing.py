@@ -19,6 +19,7 @@ from stoker_coordinator.controllers import cloning, requests
 from stoker_coordinator.controllers.informer import Informer
 from stoker_coordinator.controllers.pods import PodIndex
 from stoker_coordinator.controllers.requests import GRACE, PodRequest, Request
+from stoker_coordinator.controllers.returning import Returning
 from stoker_coordinator.controllers.writing import Writer
 from stoker_coordinator.errors import NotFound
 from stoker_coordinator.store.protocol import Store
@@ -35,6 +36,7 @@ class Placing:
 
     def __init__(self, store: Store, informer: Informer, pods: PodIndex, *, clock: Callable[[], datetime]) -> None:
         self._store, self._informer, self._pods, self._clock = store, informer, pods, clock
+        self._returning = Returning()
         self._writer = Writer(width=16)
         self._nodes: dict[str, Node] = {}
         self._open: dict[Key, Request] = {}
@@ -121,7 +123,7 @@ class Placing:
         if node is None or not node.status.connected:
             silent = (node.status.last_seen if node is not None else None) or request.metadata.creation_timestamp or now
         hopeless = requests.hopeless_at(request, silent, now)
-        if hopeless is not None and hopeless <= now:
+        if hopeless is not None and hopeless <= now and self._returning.over:
             self._end(request, "NodeSilent", f"node {name} does not answer; what it has done is not known", now)
 
     def _place_clone(self, clone: Clone, now: datetime) -> None:
@@ -135,11 +137,10 @@ class Placing:
         found = cloning.place(
             clone, checkpoint if isinstance(checkpoint, Checkpoint) else None, self._nodes.values(), load
         )
-        waited = now - (clone.metadata.creation_timestamp or now) >= GRACE
         if found.node:
             self._homes[clone.key] = (found.node, clone.spec.count)
             self._change(clone, lambda kept: cloning.given(kept, found, now))
-        elif found.outlook == "never" or (found.outlook == "soon" and waited):
+        elif found.outlook == "never" or (found.outlook == "soon" and self._waited(clone, now)):
             self._end(clone, found.reason, found.message, now)
         elif found.message != clone.status.message:
             self._change(clone, lambda kept: cloning.waiting(kept, found))
@@ -150,8 +151,12 @@ class Placing:
         found = requests.where(request, having, [name for name in having if self._answers(name)])
         if found.node:
             self._change(request, lambda kept: requests.placed(kept, found.node))
-        elif now - (request.metadata.creation_timestamp or now) >= GRACE:
+        elif self._waited(request, now):
             self._end(request, found.reason, found.message, now)
+
+    def _waited(self, request: Request, now: datetime) -> bool:
+        """Whether nodes have had the time to say that they are there, and what they have."""
+        return self._returning.over and now - (request.metadata.creation_timestamp or now) >= GRACE
 
     def _end(self, request: Request, reason: str, message: str, now: datetime) -> None:
         _log.info("a request is given up", request=str(request.key), reason=reason, why=message)

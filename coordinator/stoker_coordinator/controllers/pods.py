@@ -18,9 +18,11 @@ class PodIndex:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[PodKey, Mapping[str, str]]] = {}
         self._nodes: dict[PodKey, set[str]] = {}
+        self._told: set[str] = set()
 
     def update(self, node: str, inventory: PodInventory | None) -> bool:
-        """The node has these pods now; None: it is no more. Return whether pods came, went or changed their labels.
+        """The node has these pods now; None: it is no more. Return whether pods came, went or changed their labels, or
+        the node has told of them for the first time.
 
         Pods that are not ready are none: they are on their way out, or leftovers of an earlier try.
         """
@@ -29,8 +31,13 @@ class PodIndex:
             (pod.namespace, pod.name): pod.labels for pod in pods if pod.phase == "Ready"
         }
         old = self._by_node.get(node, {})
+        known = node in self._told
+        if inventory is None:
+            self._told.discard(node)
+        else:
+            self._told.add(node)
         if fresh == old:
-            return False
+            return not known
         for key in old.keys() - fresh.keys():
             nodes = self._nodes[key]
             nodes.discard(node)
@@ -43,6 +50,10 @@ class PodIndex:
         else:
             self._by_node.pop(node, None)
         return True
+
+    def has_told(self, node: str) -> bool:
+        """Whether the node has said which pods it has, since the coordinator started."""
+        return node in self._told
 
     def nodes_of(self, namespace: str, name: str) -> frozenset[str]:
         """Return the nodes that have a pod of this name: one, unless it has just moved."""

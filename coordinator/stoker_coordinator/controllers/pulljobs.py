@@ -81,11 +81,12 @@ def is_meant(spec: PullTemplate, node: Node, pod_nodes: frozenset[str] | None) -
     return of_labels(labels).matches(node.metadata.labels)
 
 
-def place(node: Node, leaf: str, began: datetime, now: datetime) -> Place:
-    """Return the node as the job sees it. *began*: of the job, for nodes that were silent before."""
+def place(node: Node, leaf: str, began: datetime, now: datetime, *, returning: bool = False) -> Place:
+    """Return the node as the job sees it. *began*: of the job, for nodes that were silent before. *returning*: it may
+    be on its way back to a coordinator that has just started; none is silent then."""
     ready = node.status.connected
     since = max(node.status.last_seen or began, began)
-    silent = not ready and now - since >= SILENCE
+    silent = not ready and not returning and now - since >= SILENCE
     return Place(node.metadata.name, leaf, silent=silent, open=ready and not node.spec.paused)
 
 

@@ -39,6 +39,14 @@ class Scene:
         else:
             await self.store.change(Node, name, change=lambda node: replace(node, status=status), status=True)
 
+    async def disconnect(self, name: str) -> None:
+        """The node is away, and was last seen when its object says so: by now, or long ago."""
+
+        def away(node: Node) -> Node:
+            return replace(node, status=replace(node.status, connected=False))
+
+        await self.store.change(Node, name, change=away, status=True)
+
     @asynccontextmanager
     async def running(self, kinds: Sequence[type[Object]], make: Callable[[Informer], Runs]) -> AsyncIterator[Runs]:
         """Run one controller for as long as the block."""

@@ -45,6 +45,8 @@ class World:
         """What the wall clock is wrong by."""
         self.leaves: dict[str, str] = {}
         self.pods: dict[str, frozenset[str]] = {}
+        self.untold: set[str] = set()
+        """Nodes that have not said which pods they have."""
         self.fails: set[str] = set()
         self.stuck: set[str] = set()
         self.pulling: set[tuple[str, str]] = set()
@@ -60,7 +62,10 @@ class World:
         return self.leaves.get(node, "")
 
     def nodes_with_pods(self, namespace: str, selector: LabelSelector) -> frozenset[str]:
-        return self.pods.get(namespace, frozenset())
+        return self.pods.get(namespace, frozenset()) - self.untold
+
+    def has_told(self, node: str) -> bool:
+        return node not in self.untold
 
     # Nodes.
 

@@ -39,6 +39,7 @@ from stoker_coordinator.controllers.pods import PodIndex
 from stoker_coordinator.controllers.requests import duration
 from stoker_coordinator.controllers.sharing import Sharing
 from stoker_coordinator.controllers.tags import Order, assign
+from stoker_coordinator.nodes.ports import RETURN_SECONDS
 from tests.unit.coordinator.controllers.scene import START, Scene
 from tests.unit.images.virtual import virtual
 
@@ -64,14 +65,15 @@ class Desk(Scene):
         self.placing: Placing
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self, *, just_started: bool = False) -> AsyncIterator[None]:
+        """*just_started*: nodes may still be on their way back."""
         kinds: list[type[Object]] = list({*sharing.KINDS, *placing.KINDS})
         informer = Informer(self.store, kinds)
         self.sharing = Sharing(self.store, informer, self._tell, unseal=lambda obj: obj, clock=self.now)
         self.placing = Placing(self.store, informer, self.pods, clock=self.now)
         tasks = [asyncio.create_task(part.run()) for part in (informer, self.sharing, self.placing)]
         try:
-            await asyncio.sleep(1)
+            await asyncio.sleep(1 if just_started else RETURN_SECONDS)
             yield
         finally:
             for task in tasks:
@@ -363,7 +365,12 @@ def test_the_pod_index_follows_pods_that_come_go_and_move() -> None:
     assert index.update("n2", None)
     assert index.nodes_of("ns", "b") == frozenset()
     gone = PodInfo(id="c", name="c", phase="NotReady", namespace="ns")
+    assert not index.has_told("n3")
+    assert index.update("n3", PodInventory(pods=[gone]))  # that it has none is news, once
+    assert index.has_told("n3")
     assert not index.update("n3", PodInventory(pods=[gone]))
+    index.update("n3", None)
+    assert not index.has_told("n3")
 
 
 @pytest.mark.parametrize(
