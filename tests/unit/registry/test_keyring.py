@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stokerd.registry import helpers
 from stokerd.registry.credentials import HUB_SERVER, Credential
 from stokerd.registry.keyring import Keyring
 from stokerd.registry.references import parse_reference
+from tests.unit.deadlines import passes_when, written
 
 SECRET = "Hunter2-s3cret"
 APP = parse_reference("quay.io/team/app")
@@ -248,27 +251,52 @@ def assert_reaped(pid: int) -> None:
         os.kill(pid, 0)
 
 
-async def test_a_helper_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    keyring = helper_keyring(tmp_path, HANGS.format(""), timeout=0.5)
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Is set when what a helper says is being read: until then asyncio is still busy with having started it."""
+    began, finish = asyncio.Event(), helpers._finish
+
+    async def finishing(process: asyncio.subprocess.Process, pipe: io.FileIO) -> tuple[int, bytes]:
+        began.set()
+        return await finish(process, pipe)
+
+    monkeypatch.setattr(helpers, "_finish", finishing)
+    return began
+
+
+async def test_a_helper_that_hangs_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: asyncio.Event
+) -> None:
+    keyring = helper_keyring(tmp_path, HANGS.format(""))
+    passes_when(monkeypatch, lambda: reading.is_set() and written(tmp_path / "bin/child"))
     assert await keyring.lookup(APP) == ()
-    assert "did not answer within 0.5 s" in keyring.problems[0]
+    assert "did not answer within 20 s" in keyring.problems[0]
     assert_reaped(pid_in(tmp_path / "bin/leader"))
     await ends(pid_in(tmp_path / "bin/child"))
 
 
-async def test_a_child_that_keeps_the_pipe_is_killed_too(tmp_path: Path) -> None:
-    keyring = helper_keyring(tmp_path, "sleep 1000 & echo $! > child\nexit 0", timeout=0.5)
+async def test_a_child_that_keeps_the_pipe_is_killed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: asyncio.Event
+) -> None:
+    leader = tmp_path / "bin/leader"
+    keyring = helper_keyring(tmp_path, "sleep 1000 & echo $! > child\necho $$ > leader\nexit 0")
+
+    def held() -> bool:
+        return reading.is_set() and written(leader) and not Path(f"/proc/{pid_in(leader)}").exists()
+
+    passes_when(monkeypatch, held)
     assert await keyring.lookup(APP) == ()
     assert "did not answer" in keyring.problems[0]
     await ends(pid_in(tmp_path / "bin/child"))
 
 
-async def test_a_cancelled_lookup_leaves_no_process_behind(tmp_path: Path) -> None:
+async def test_a_cancelled_lookup_leaves_no_process_behind(tmp_path: Path, reading: asyncio.Event) -> None:
     keyring = helper_keyring(tmp_path, HANGS.format("echo > ready"))
     os.mkfifo(tmp_path / "bin/ready")
     before = asyncio.all_tasks()
     task = asyncio.create_task(keyring.lookup(APP))
     await asyncio.to_thread((tmp_path / "bin/ready").read_text)
+    await reading.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -26,6 +26,7 @@ from tests.rig.hardware import texts
 from tests.rig.hardware.machines import h100, mi300
 from tests.rig.hardware.tree import lay_out, set_link
 from tests.rig.waiting import until
+from tests.unit.deadlines import passes_when, written
 
 QUICK = 5.0
 
@@ -109,9 +110,10 @@ async def test_tools(tmp_path: Path) -> None:
         await command.output([str(tmp_path / "none")], timeout=QUICK, most=1)
 
 
-async def test_a_tool_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+async def test_a_tool_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = tmp_path / "pid"
-    hangs = script(tmp_path / "hang", f"sleep 300 & echo $! > {pid}.new; mv {pid}.new {pid}; wait")
+    hangs = script(tmp_path / "hang", f"sleep 300 & echo $! > {pid}; wait")
+    passes_when(monkeypatch, lambda: written(pid))
     with pytest.raises(CommandFailed, match="no answer within 1 s"):
         await Command().output([hangs], timeout=1.0, most=100)
     child = int(pid.read_text(encoding="ascii"))
