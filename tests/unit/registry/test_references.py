@@ -232,8 +232,8 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ],
 )
 def test_hostile_length_is_refused_quickly(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InvalidReference) as caught:
         parse_reference(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert len(str(caught.value)) < 1000

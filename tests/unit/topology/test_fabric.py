@@ -335,10 +335,10 @@ def test_no_port_is_lost_silently(gb200_text: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("filler", ['"', "[1]", "(", " ", '[1]"H-1"[1]#"', "==(", "0", "\t"])
 def test_a_very_long_line_takes_no_time(filler: str) -> None:
     hostile = SAMPLE + (filler * (500_000 // len(filler)))
-    begun = time.perf_counter()
+    begun = time.process_time()
     for parse in PARSERS:
         parse(hostile)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_a_large_fabric_is_read_in_time() -> None:
