@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,12 +76,14 @@ class Bench:
 
     def left(self) -> list[str]:
         """Return everything of ours that is there."""
-        files = [str(path) for path in self.directory.rglob("*") if not path.name.startswith(".")]
+        # Not rglob: it fails when what it looks through is removed meanwhile.
+        names = ((there, name) for there, *kinds in os.walk(self.directory) for name in itertools.chain(*kinds))
+        files = [f"{there}/{name}" for there, name in names if not name.startswith(".")]
         return [*files, *sorted(self.ours())]
 
 
 async def ended(task: asyncio.Task[Any]) -> BaseException | None:
     """Wait for the end of a task, and return what it failed with."""
-    await asyncio.wait({task}, timeout=20)
+    await asyncio.wait({task}, timeout=60)
     assert task.done()
     return asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -150,7 +150,7 @@ class Counter:
 
     async def ended(self, operation: Operation) -> Operation:
         """Follow an operation to its end."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for event in self.desk.follow_operation(operation.id):
                 operation = event.operation
         assert ended(operation)
@@ -158,7 +158,7 @@ class Counter:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what has no event."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
