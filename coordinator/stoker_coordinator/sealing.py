@@ -86,6 +86,18 @@ class Sealer:
         return msgspec.convert(shapes.map_secrets(msgspec.to_builtins(obj), type(obj), change), type(obj))
 
 
+def is_sealed(obj: Object) -> bool:
+    """Whether an object from the store has secrets in it."""
+    found: list[bool] = []
+
+    def look(_: str, text: str) -> str:
+        found.append(text.startswith(_PREFIX))
+        return text
+
+    shapes.map_secrets(msgspec.to_builtins(obj), type(obj), look)
+    return any(found)
+
+
 def _make(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     line = f"{os.urandom(4).hex()} {base64.b64encode(os.urandom(_KEY_BYTES)).decode()}\n"

@@ -40,6 +40,7 @@ from stoker_coordinator.nodes.service import Nodes
 from stoker_coordinator.sealing import Sealer
 from stoker_coordinator.store.base import Limits
 from stoker_coordinator.store.collector import collect
+from stoker_coordinator.store.sealed import open_sealer
 from stoker_coordinator.store.sqlite import SqliteStore
 from stoker_coordinator.web.chronicle import Chronicle
 from stoker_coordinator.web.live import Changes
@@ -145,7 +146,7 @@ async def compose(
     await store.open()
     stack.push_async_callback(store.close)
     registry.register(StoreCollector(store.counts, lambda: store.revision))
-    sealer = Sealer.load(directory / "seal.key")
+    sealer = await open_sealer(directory / "seal.key", store)
     nodes = Nodes(settings.link, directory / "link", store, registry, version=version)
     await nodes.open()
     stack.push_async_callback(nodes.close)

@@ -46,6 +46,12 @@ OBJECT_LABEL = "coordinator.stoker.dev/object"
 
 GRACE = timedelta(seconds=60)
 """So long a request waits for a pod that no node has, and for a node that does not answer after its deadline."""
+_KIND_OF: Mapping[type[Request], WishKind] = {
+    ContainerRecreateRequest: "recreate",
+    Checkpoint: "checkpoint",
+    Commit: "commit",
+    Clone: "clone",
+}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -178,6 +184,19 @@ def wish(request: Request, auths: Sequence[InlineAuth] = ()) -> Wish:
         name=f"{meta.namespace}/{meta.name}",
         spec=msgspec.Raw(_encode(spec)),
     )
+
+
+def kept(request: Request) -> Wish | None:
+    """Return what the node is told of a request whose secrets cannot be opened: to go on if it has it, else to begin
+    nothing. What it is told nothing of it breaks off.
+
+    None for clones of which it has said nothing yet: it would take them for made, and never begin with them.
+    """
+    meta = request.metadata
+    if isinstance(request, Clone) and request.status.observed_generation != meta.generation:
+        return None
+    kind = _KIND_OF[type(request)]
+    return Wish(uid=meta.uid, generation=meta.generation, kind=kind, name=f"{meta.namespace}/{meta.name}", done=True)
 
 
 def _recreate(request: ContainerRecreateRequest) -> RecreateRequest:

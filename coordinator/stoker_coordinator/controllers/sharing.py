@@ -67,7 +67,9 @@ class Sharing:
             try:
                 open_ = request if requests.is_over(request) else self._unseal(request)
                 found.append(requests.wish(open_, self._auths(request)))
-            except SealBroken as error:  # one that cannot be opened keeps the node from nothing else
+            except SealBroken as error:  # one that cannot be opened keeps the node from nothing else, nor goes there
+                kept = requests.kept(request)
+                found += [kept] if kept is not None else []
                 _log.error("a request cannot be opened", request=str(request.key), why=error.message, hint=error.hint)
         known = self._nodes.get(node)
         return Share(found, paused=known is not None and known.spec.paused)

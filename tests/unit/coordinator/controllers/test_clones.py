@@ -175,6 +175,21 @@ async def test_clones_that_no_node_answers_for_are_given_up_and_undone_when_it_i
 
 
 @virtual
+async def test_clones_whose_secrets_cannot_be_opened_are_kept_by_the_node_that_has_them() -> None:
+    desk = Desk()
+    async with desk.open():
+        await desk.node("n1")
+        await desk.store.create(made())
+        await clones(desk)
+        (wish,) = await desk.wishes()
+        desk.key_lost = True
+        assert await desk.wishes() == []  # a node that has none yet would take them for made
+        await desk.sharing.on_result("n1", result(wish, "Running", "Clone"))
+        (kept,) = await desk.wishes()
+        assert (kept.uid, kept.generation, kept.kind, kept.done) == (wish.uid, wish.generation, "clone", True)
+
+
+@virtual
 async def test_what_cannot_be_is_told() -> None:
     desk = Desk()
     async with desk.open():

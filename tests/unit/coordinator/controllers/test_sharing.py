@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.objects.checkpoints import CheckpointInfo, CommitRequest, CommittedImage, Operation
+from stoker.objects.cluster_clones import Clone
 from stoker.objects.cluster_images import NodeImage, PullSecret, PullSecretSpec, SecretAuth, SecretReference
 from stoker.objects.cluster_nodes import Node, NodeSpec
 from stoker.objects.cluster_requests import (
@@ -40,6 +41,7 @@ from stoker_coordinator.controllers.requests import duration
 from stoker_coordinator.controllers.sharing import Sharing
 from stoker_coordinator.controllers.tags import Order, assign
 from stoker_coordinator.nodes.ports import RETURN_SECONDS
+from stoker_coordinator.sealing import SealBroken
 from tests.unit.coordinator.controllers.scene import START, Scene
 from tests.unit.images.virtual import virtual
 
@@ -60,6 +62,7 @@ class Desk(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[str] = []
+        self.key_lost = False
         self.pods = PodIndex()
         self.sharing: Sharing
         self.placing: Placing
@@ -69,7 +72,7 @@ class Desk(Scene):
         """*just_started*: nodes may still be on their way back."""
         kinds: list[type[Object]] = list({*sharing.KINDS, *placing.KINDS})
         informer = Informer(self.store, kinds)
-        self.sharing = Sharing(self.store, informer, self._tell, unseal=lambda obj: obj, clock=self.now)
+        self.sharing = Sharing(self.store, informer, self._tell, unseal=self._unseal, clock=self.now)
         self.placing = Placing(self.store, informer, self.pods, clock=self.now)
         tasks = [asyncio.create_task(part.run()) for part in (informer, self.sharing, self.placing)]
         try:
@@ -80,6 +83,11 @@ class Desk(Scene):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             assert all(task.cancelled() for task in tasks)
+
+    def _unseal(self, obj: Any) -> Any:
+        if self.key_lost and isinstance(obj, ContainerRecreateRequest | Clone):
+            raise SealBroken(f"{obj.key}: there is no key that it was sealed with")
+        return obj
 
     def _tell(self, nodes: Sequence[str]) -> None:
         self.told += nodes
@@ -238,6 +246,22 @@ async def test_a_recreate_request_goes_to_the_node_of_its_pod_and_comes_back_wit
         ]
         assert await desk.wishes() == []
         assert made.metadata.uid == wish.uid
+
+
+@virtual
+async def test_a_request_that_cannot_be_opened_any_more_is_neither_broken_off_nor_begun() -> None:
+    desk = Desk()
+    async with desk.open():
+        await desk.node("n1")
+        desk.has_pods("n1", "web-0")
+        await recreate(desk)
+        (wish,) = await desk.wishes()
+        desk.key_lost = True
+        (kept,) = await desk.wishes()
+        assert ((kept.uid, kept.generation, kept.kind), kept.done) == ((wish.uid, wish.generation, wish.kind), True)
+        assert kept.spec == Wish(uid="", generation=0, kind="").spec
+        desk.key_lost = False
+        assert await desk.wishes() == [wish]
 
 
 @virtual
