@@ -45,10 +45,12 @@ def _serve(settings: Settings) -> None:
     import structlog
 
     from stoker import logs
+    from stoker_coordinator.garbage import put_aside
     from stoker_coordinator.serving import serve
 
     logs.configure(settings.coordinator)
     faulthandler.enable()
+    put_aside()
     try:
         asyncio.run(serve(settings, _version()))
     except CoordinatorError as error:
