@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -61,13 +63,31 @@ def fake_wheel(directory: Path) -> None:
             wheel.writestr(name, text)
 
 
-def test_from_wheels_without_a_network(tmp_path: Path) -> None:
-    root, wheels = tmp_path / "root", tmp_path / "wheels"
+class Installed(NamedTuple):
+    """A root, what was installed there, and what was said."""
+
+    root: Path
+    wheels: Path
+    said: str
+
+
+def install(root: Path, wheels: Path) -> str:
+    return run("install", "--destdir", root, "--wheels", wheels, "--python", sys.executable)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Is to be read only: making it takes long."""
+    directory = tmp_path_factory.mktemp("installed")
+    root, wheels = directory / "root", directory / "wheels"
     fake_wheel(wheels)
-    where = ("--destdir", root, "--wheels", wheels, "--python", sys.executable)
-    said = run("install", *where)
+    return Installed(root, wheels, install(root, wheels))
+
+
+def test_from_wheels_without_a_network(installed: Installed) -> None:
+    root = installed.root
     assert files(root) >= FILES
-    assert "systemctl enable --now" in said
+    assert "systemctl enable --now" in installed.said
     venv = root / "usr" / "lib" / "stoker"
     assert (root / "usr/bin/stokerd").readlink() == Path("../lib/stoker/bin/stokerd")
     assert (venv / "bin" / "stokerd").read_text().startswith("#!/usr/lib/stoker/bin/python -I\n")
@@ -81,11 +101,14 @@ def test_from_wheels_without_a_network(tmp_path: Path) -> None:
         )
         assert done.stdout == f"{module}\n"
 
+
+def test_an_upgrade_and_the_end_of_it(installed: Installed, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(installed.root, root, symlinks=True)
     (root / "etc/stoker/stokerd.toml").write_text("# mine\n")
-    said = run("install", *where)  # an upgrade
-    assert "stays as it is" in said
+    assert "stays as it is" in install(root, installed.wheels)
     assert (root / "etc/stoker/stokerd.toml").read_text() == "# mine\n"
-    assert sorted(path.name for path in venv.parent.glob("stoker*")) == ["stoker"]
+    assert sorted(path.name for path in (root / "usr/lib").glob("stoker*")) == ["stoker"]
 
     run("uninstall", "--destdir", root)
     assert files(root) == {"etc/stoker/coordinator.toml", "etc/stoker/stokerd.toml"}

@@ -10,6 +10,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from stokerd.errors import (
 from stokerd.runtime import containerd as module
 from stokerd.runtime import endpoint
 from stokerd.runtime.containerd import Containerd
+from stokerd.runtime.cri import CriImageService
 from stokerd.runtime.types import ImageEvent, RegistryAuth
 from stokerd.settings import RuntimeSettings
 from tests.unit.runtime.fake_containerd import FakeContainerd, serving
@@ -283,6 +285,12 @@ async def _collect(runtime: Containerd) -> list[ImageEvent]:
     return [event async for event in runtime.events.images()]
 
 
+def impatient(runtime: Containerd) -> CriImageService:
+    """Return the service of images with a short deadline, which what connects and looks after that does not have."""
+    assert runtime._session is not None
+    return CriImageService(replace(runtime._session.wire, timeout=0.2))
+
+
 class TestCalls:
     async def test_carry_namespace_lease_and_credentials(self, path: Path) -> None:
         async with connected(path) as (runtime, fake, observed):
@@ -304,21 +312,22 @@ class TestCalls:
             assert len(await runtime.cri.list()) == fake.images
 
     async def test_have_deadlines(self, path: Path) -> None:
-        async with connected(path, call_timeout=0.2) as (runtime, fake, observed):
+        async with connected(path) as (runtime, fake, observed):
             fake.slow = {"ListImages"}
             with pytest.raises(RuntimeTimeout, match=r"did not answer cri\.ListImages in time"):
-                await runtime.cri.list()
+                await impatient(runtime).list()
             await fake.wait_for(fake.cancelled, "ListImages")
             assert observed[-1] == ("cri.ListImages", "DEADLINE_EXCEEDED")
             assert runtime.ready
 
     async def test_pull_without_a_deadline(self, path: Path) -> None:
-        async with connected(path, call_timeout=0.2) as (runtime, fake, _):
+        async with connected(path) as (runtime, fake, _):
             fake.slow = {"PullImage", "ListImages"}
-            pull = asyncio.create_task(runtime.cri.pull("app:v1"))
+            images = impatient(runtime)
+            pull = asyncio.create_task(images.pull("app:v1"))
             await fake.wait_for(fake.began, "PullImage")
             with pytest.raises(RuntimeTimeout):
-                await runtime.cri.list()
+                await images.list()
             assert not pull.done()
             pull.cancel()
             await asyncio.gather(pull, return_exceptions=True)

@@ -333,11 +333,11 @@ async def test_a_flood_is_read_slowly_and_others_do_not_notice(tmp_path: Path) -
 
 
 async def test_a_stream_that_says_nothing_or_nonsense_is_no_node(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("stoker_coordinator.nodes.streams._HELLO_SECONDS", 0.2)
     async with serving(tmp_path) as bench:
         async with grpc.aio.insecure_channel(bench.nodes.ports.plain, options=FakeNode.OPTIONS) as channel:
-            silent = FakeNode(channel)
-            assert isinstance(await silent.hear(), Refused)
+            with monkeypatch.context() as quick:
+                quick.setattr("stoker_coordinator.nodes.streams._HELLO_SECONDS", 0.2)
+                assert isinstance(await FakeNode(channel).hear(), Refused)
             rude = FakeNode(channel)
             await rude.say(b"\xc1")
             assert isinstance(await rude.hear(), Refused)
@@ -374,14 +374,16 @@ async def test_a_stream_that_is_cancelled_is_a_node_that_is_away(tmp_path: Path)
 async def test_a_node_that_does_not_read_loses_its_stream_and_nothing_piles_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker_coordinator.nodes.telling._WRITE_SECONDS", 0.3)
     async with serving(tmp_path) as bench, bench.node() as deaf, bench.node("other") as other:
-        for number in range(200):
-            spec = msgspec.Raw(msgspec.msgpack.encode("x" * (1 << 20)))
-            bench.ear.wishes["n1"] = [Wish(uid=f"u{number}", generation=1, kind="warm", spec=spec)]
-            bench.nodes.desired_changed(["n1"])
-            await asyncio.sleep(0)
-        await bench.ear.until(lambda: ("n1", False) in {(name, each.connected) for name, each in bench.ear.presences})
+        await other.hear_a(Desired)
+        with monkeypatch.context() as quick:
+            quick.setattr("stoker_coordinator.nodes.telling._WRITE_SECONDS", 0.3)
+            for number in range(200):
+                spec = msgspec.Raw(msgspec.msgpack.encode("x" * (1 << 20)))
+                bench.ear.wishes["n1"] = [Wish(uid=f"u{number}", generation=1, kind="warm", spec=spec)]
+                bench.nodes.desired_changed(["n1"])
+                await asyncio.sleep(0)
+            await bench.ear.until(lambda: ("n1", False) in {(name, one.connected) for name, one in bench.ear.presences})
         assert bench.count("stoker_link_refused_total", reason="SlowReader") == 1
         # What it would have read is far less than what was wished for meanwhile.
         told = 0

@@ -33,11 +33,15 @@ def _shape(obj: ImagePullJob) -> tuple[str, str, int, bool, bool]:
     return (obj.spec.image, meta.labels.get("l", ""), obj.status.succeeded, bool(meta.finalizers), obj.deleting)
 
 
+# A thousand commits: what survives a crash is tested elsewhere, so that they need not reach a disk.
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
 class Walk(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory(dir=_MEMORY)
         self.memory = MemoryStore(_LIMITS)
         self.sqlite = SqliteStore(Path(self.directory.name), _LIMITS)
         self.run(self.sqlite.open())
