@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,25 +25,15 @@ from tests.rig.ibsim import IbFabric
 from tests.rig.lldp import LldpSwitches, lldpcli_script
 from tests.rig.nvml import FakeNvml
 from tests.rig.processes import run
-from tests.unit.topology.test_room import running
+from tests.unit.topology.test_room import running, told
 
-WITHIN = 1.0
+DEADLINE = 60.0
 MISSING = "port 1 of mlx5_4 shows no switch, while 7 of 8 compute ports do"
 QUIET: dict[str, Any] = {"amd_smi": "", "nvidia_smi": "", "smpquery": "", "lldpcli": "", "nvidia_library": ""}
 
 
 def name_of(what: str) -> str:
     return f"{what}-{os.getpid()}"
-
-
-async def until_told(events: AsyncIterator[TopologyEvent], *wanted: tuple[str, str, str]) -> float:
-    """Return how many seconds it took until these changes had been told."""
-    began, left = time.monotonic(), set(wanted)
-    async for event in events:
-        left -= {(change.subject, change.field, change.after) for change in event.changes}
-        if not left:
-            break
-    return time.monotonic() - began
 
 
 def neighbours(report: TopologyReport, *fields: str) -> dict[str, list[tuple[object, ...]]]:
@@ -82,16 +71,16 @@ async def test_a_node_whose_nics_hang_on_real_switches(rig: Path, tmp_path: Path
         switches.plug_in(machine)
         switches.silence(rails[4])
         use_real_carriers(root, rails)
-        async with running(settings) as room, aclosing(room.follow()) as events:
+        async with running(settings, DEADLINE) as room, aclosing(room.follow()) as events:
             assert (await anext(events)).report is not None
             await until_heard(switches, room, 10)
-            await until_told(events, ("finding NeighbourMissing mlx5_4", "", MISSING))
+            await told(events, ("finding NeighbourMissing mlx5_4", "", MISSING))
             report = await room.report()
             _see_the_switches(report, machine)
             await _pull_and_put_back(switches, events, machine)
             await until_heard(switches, room, 10)
             switches.rename("leaf-01", "leaf-01-new")
-            await until_told(events, (f"nic mlx5_0 port 1 neighbour {_switch(machine, 0)}", "name", "leaf-01-new"))
+            await told(events, (f"nic mlx5_0 port 1 neighbour {_switch(machine, 0)}", "name", "leaf-01-new"))
         heard = await _ask_lldpd(switches, settings, machine, tmp_path)
     assert heard == neighbours(report, "kind", "chassis", "port", "name") | {
         "mlx5_0": [("switch", "0c:29:ef:00:00:01", "Ethernet17", "leaf-01-new")]
@@ -121,9 +110,9 @@ async def _pull_and_put_back(switches: LldpSwitches, events: AsyncIterator[Topol
     port, there = "nic mlx5_2 port 1", f"nic mlx5_2 port 1 neighbour {_switch(machine, 2)}"
     device = machine.nics[2].netdev
     switches.pull(device)
-    assert await until_told(events, (f"{port} health", "state", "down"), (there, "", "")) < WITHIN
+    await told(events, (f"{port} health", "state", "down"), (there, "", ""))
     switches.put_back(device)
-    assert await until_told(events, (f"{port} health", "state", "healthy")) < WITHIN
+    await told(events, (f"{port} health", "state", "healthy"))
 
 
 async def _ask_lldpd(
@@ -133,7 +122,7 @@ async def _ask_lldpd(
     path = switches.start_on_the_host([nic.netdev for nic in machine.nics])
     script = lldpcli_script(folder / "lldpcli")
     asked = replace(settings, lldpcli=str(script), lldp_socket=str(path), source_interval=0.1)
-    async with running(asked) as room:
+    async with running(asked, DEADLINE) as room:
         report = await until_heard(switches, room, 10)
         await _see_two_on_one_port(switches, room)
     printed = {
@@ -191,10 +180,10 @@ async def _pull_out_of_the_fabric(
     there = f"nic mlx5_5 port 1 neighbour {nic.switch.chassis} {nic.switch.port}"
     fabric.pull(nic.guid)
     set_link(root, nic, up=False)
-    await until_told(events, ("nic mlx5_5 port 1 health", "state", "down"), (there, "", ""))
+    await told(events, ("nic mlx5_5 port 1 health", "state", "down"), (there, "", ""))
     fabric.put_back(nic.guid)
     set_link(root, nic, up=True)
-    await until_told(events, ("nic mlx5_5 port 1 health", "state", "healthy"), (there, "", nic.switch.name))
+    await told(events, ("nic mlx5_5 port 1 health", "state", "healthy"), (there, "", nic.switch.name))
 
 
 def test_a_rack_as_the_real_tools_see_it(rig: Path) -> None:
