@@ -13,7 +13,7 @@ from tests.rig.images import ImageSpec, build
 from tests.rig.node import Node
 from tests.rig.push import Pushed
 from tests.rig.registry import Registry
-from tests.rig.stokerd import Stokerd, Store
+from tests.rig.stokerd import Stokerd, Store, collect
 
 _numbers = itertools.count()
 
@@ -38,22 +38,31 @@ class MakeStokerd(Protocol):
 
 
 @pytest.fixture
-def make_stokerd(rig: Path) -> Iterator[MakeStokerd]:
+def stokerds() -> Iterator[list[Stokerd]]:
+    """All that `make_stokerd` has made for a test."""
     made: list[Stokerd] = []
+    yield made
+    _stop(made)
 
-    def make(node: Node, *, start: bool = True, **settings: Mapping[str, Any]) -> Stokerd:
-        daemon = Stokerd(node, rig / f"s{next(_numbers)}", settings=settings)
-        made.append(daemon)
-        if start:
-            daemon.start()
-        return daemon
 
-    yield make
-    for daemon in made:
+def _stop(stokerds: list[Stokerd]) -> None:
+    for daemon in stokerds:
         if daemon.running:
             assert daemon.stop() == 0
         else:
             daemon.stop()
+
+
+@pytest.fixture
+def make_stokerd(rig: Path, stokerds: list[Stokerd]) -> MakeStokerd:
+    def make(node: Node, *, start: bool = True, **settings: Mapping[str, Any]) -> Stokerd:
+        daemon = Stokerd(node, rig / f"s{next(_numbers)}", settings=settings)
+        stokerds.append(daemon)
+        if start:
+            daemon.start()
+        return daemon
+
+    return make
 
 
 @pytest.fixture
@@ -63,13 +72,20 @@ def stokerd(make_stokerd: MakeStokerd, clean_node: Node) -> Stokerd:
 
 
 @pytest.fixture
-def clean_node(node: Node) -> Iterator[Node]:
-    """The shared node; images that the test brought are removed after it."""
+def clean_node(node: Node, stokerds: list[Stokerd]) -> Iterator[Node]:
+    """The shared node, without garbage; images that the test brought are removed after it.
+
+    Before that every stokerd is stopped: one that keeps an image would bring it back.
+    """
+    collect(node)
     before = Store.of(node)
     yield node
-    more = sorted(Store.of(node).images - before.images)
-    if more:
-        node.ctr("images", "rm", "--sync", *more)
+    try:
+        _stop(stokerds)
+    finally:
+        more = sorted(Store.of(node).images - before.images)
+        if more:
+            node.ctr("images", "rm", "--sync", *more)
 
 
 class Publish(Protocol):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.client import ClientError
+from stoker.client import Client, ClientError
 from stoker.objects.images import KeepRequest, PinRequest
+from tests.conformance.subject import eventually
 from tests.integration.conftest import MakeStokerd, Publish
 from tests.rig.images import random_image
 from tests.rig.node import Node
@@ -47,10 +48,13 @@ async def test_a_pin_is_seen_by_the_runtime_and_unpin_clears_every_record(
 
 async def test_pins_expire(stokerd: Stokerd, clean_node: Node, publish: Publish) -> None:
     pushed = publish(random_image(seed="expires"))
-    await stokerd.warm(pushed.reference, pin_seconds=1)
+    await stokerd.warm(pushed.reference, pin_seconds=600)
     assert pins_of(clean_node, pushed)
-    until("the pin has expired", lambda: not pins_of(clean_node, pushed))
     async with stokerd.client() as client:
+        (pin,) = (await client.pins()).pins
+        assert pin.expires_at is not None
+        await client.pin(PinRequest(image=pushed.reference, seconds=0.5))
+        until("the pin has expired", lambda: not pins_of(clean_node, pushed))
         assert (await client.pins()).pins == []
 
 
@@ -100,6 +104,16 @@ async def test_what_is_not_there_cannot_be_pinned(stokerd: Stokerd) -> None:
     assert caught.value.status == 404
 
 
+async def warmed(client: Client, pushed: Pushed, times: int) -> None:
+    """Wait until an image has been warmed so often. Its name is there before that, while its layers are unpacked."""
+
+    async def told() -> bool:
+        history = await client.history(pushed.reference)
+        return sum(entry.result == "Succeeded" for entry in history) == times
+
+    await eventually(f"{pushed.reference} to have been warmed {times} times", told)
+
+
 async def test_a_kept_image_is_warmed_again(stokerd: Stokerd, clean_node: Node, publish: Publish) -> None:
     pushed = publish(random_image(seed="kept"))
 
@@ -108,16 +122,14 @@ async def test_a_kept_image_is_warmed_again(stokerd: Stokerd, clean_node: Node, 
 
     async with stokerd.client() as client:
         await client.keep(KeepRequest(image=pushed.reference))
-        until("it was warmed", there)
+        await warmed(client, pushed, 1)
         clean_node.ctr("images", "rm", "--sync", *[n for n in Store.of(clean_node).images if pushed.repository in n])
-        until("it was warmed again", there)
+        await warmed(client, pushed, 2)
         kept = (await client.keeps())[0]
         assert kept.rewarmed == 1
         with pytest.raises(ClientError) as caught:
             await client.remove(pushed.reference)
         assert caught.value.status == 409
-        history = await client.history(pushed.reference)
-        assert len([entry for entry in history if entry.result == "Succeeded"]) == 2
         await client.unkeep(pushed.reference)
         await client.remove(pushed.reference)
     assert not there()
@@ -127,8 +139,11 @@ async def test_keeps_survive_a_restart(stokerd: Stokerd, clean_node: Node, publi
     pushed = publish(random_image(seed="survives"))
     async with stokerd.client() as client:
         await client.keep(KeepRequest(image=pushed.reference))
-        until("it was warmed", lambda: pushed.reference in Store.of(clean_node).images)
+        await warmed(client, pushed, 1)
     stokerd.kill()
     clean_node.ctr("images", "rm", "--sync", *[n for n in Store.of(clean_node).images if pushed.repository in n])
     stokerd.start()
-    until("it was warmed again", lambda: pushed.reference in Store.of(clean_node).images)
+    async with stokerd.client() as client:
+        await warmed(client, pushed, 2)
+        await client.unkeep(pushed.reference)
+    assert pushed.reference in Store.of(clean_node).images
