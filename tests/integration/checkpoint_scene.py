@@ -24,7 +24,13 @@ from tests.rig.node import Node
 from tests.rig.pods import BareCri, RigPod
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i >/count.new; mv /count.new /count; sleep 0.02; done"
-TALK = "nc -l -p 7000 -e sleep 600 & sleep 0.2; nc 127.0.0.1 7000 & " + COUNT
+TALK = (
+    "nc -l -p 7000 -e sleep 600 & until grep -q ':1B58 [0-9A-F]*:0000 0A' /proc/net/tcp*; do sleep 0.02; done; "
+    "sleep 600 | nc 127.0.0.1 7000 & "  # at the end of its input it would close its half
+    "until awk '$2 ~ /:1B58$/ && $4 == \"01\" && $10 { met = 1 } END { exit !met }' /proc/net/tcp*; "
+    "do sleep 0.02; done; " + COUNT
+)
+"""Counts while it holds both ends of a connection."""
 LARGE = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); " + COUNT
 _numbers = itertools.count()
 

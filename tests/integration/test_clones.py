@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from stokerd.checkpoints.manifest import Manifest
 from stokerd.errors import Conflict
 from tests.integration.checkpoint_scene import COUNT, LARGE, Scene, counted, of_clone, read, scene
 from tests.rig.node import Node
+from tests.rig.processes import stopped
 
 pytestmark = pytest.mark.criu
 
@@ -171,7 +171,7 @@ async def test_memory_comes_after_the_start(node: Node) -> None:
         kept = await here.checkpoints.create(here.container)
         life = asyncio.create_task(here.checkpoints.run())
         eager = await here.checkpoints.clone(kept.id, mode="eager")
-        lazy = await _halfway(here, kept)
+        lazy, _ = await _halfway(here, kept, mode="auto")
         assert (eager.memory, lazy.memory) == ("eager", "loading")
         await of_clone(here, eager.id).goes_on()
         with pytest.raises(Conflict, match="memory"):
@@ -193,9 +193,12 @@ async def test_memory_comes_after_the_start(node: Node) -> None:
 async def test_a_clone_that_lost_its_memory_is_killed_and_says_why(node: Node) -> None:
     async with scene(node, LARGE) as here:
         kept = await here.checkpoints.create(here.container)
-        first = await _losing(here, kept, lambda clone: os.kill(_child_of(clone.helper), signal.SIGKILL))
+        first, criu = await _halfway(here, kept)
+        os.kill(criu, signal.SIGKILL)
+        os.killpg(first.helper, signal.SIGCONT)
         await _stopped(of_clone(here, first.id))  # no stokerd watches over it
-        second = await _losing(here, kept, lambda clone: os.killpg(clone.helper, signal.SIGKILL))
+        second, _ = await _halfway(here, kept)
+        os.killpg(second.helper, signal.SIGKILL)
         life = asyncio.create_task(here.checkpoints.run())  # one that is started only now finds out
         for clone in (first, second):
             lost = await _memory(here, clone.id, "lost")
@@ -207,30 +210,30 @@ async def test_a_clone_that_lost_its_memory_is_killed_and_says_why(node: Node) -
         await here.goes_on()
 
 
-async def _halfway(here: Scene, kept: Manifest) -> Clone:
-    """Make a clone whose memory is not in, and whose helper stands still."""
+async def _halfway(here: Scene, kept: Manifest, mode: Mode = "lazy") -> tuple[Clone, int]:
+    """Make a clone whose memory is not in, and whose helper stands still; return the helper's CRIU with it.
 
-    def stop(clone: Clone) -> None:
-        os.killpg(clone.helper, signal.SIGSTOP)
-
-    return await _losing(here, kept, stop, mode="auto")
-
-
-async def _losing(here: Scene, kept: Manifest, kill: Callable[[Clone], None], mode: Mode = "lazy") -> Clone:
-    """Make a lazy clone and signal its helper. On a busy machine the memory may be in before; then once more."""
+    On a busy machine the memory may be in before; then once more.
+    """
     for _ in range(5):
         clone = await here.checkpoints.clone(kept.id, mode=mode)
-        with contextlib.suppress(ProcessLookupError, ValueError):
-            await asyncio.to_thread(kill, clone)
-        code = await asyncio.to_thread(read, str(here.directory / ".clones" / clone.id / "work" / "exit"))
-        if code.strip() != "0":
-            return clone
+        assert clone.helper
+        criu = await asyncio.to_thread(_held_up, clone.helper)
+        if criu:
+            return clone, criu
         await here.checkpoints.remove_clone(clone.id)
-    raise AssertionError("the memory was always in before its helper could be killed")
+    raise AssertionError("the memory was always in before its helper could be stopped")
 
 
-def _child_of(pid: int) -> int:
-    return int(read(f"/proc/{pid}/task/{pid}/children"))
+def _held_up(helper: int) -> int:
+    """Stop a helper; return its CRIU, 0 when that has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(helper, signal.SIGSTOP)
+        for child in map(int, read(f"/proc/{helper}/task/{helper}/children").split()):
+            if read(f"/proc/{child}/comm").strip() == "criu" and stopped(child):
+                return child
+        os.killpg(helper, signal.SIGCONT)
+    return 0
 
 
 async def _stopped(there: Scene) -> None:

@@ -135,6 +135,25 @@ def _forget() -> None:
             child.returncode = 0
 
 
+def identified(pids: Iterable[int]) -> list[ProcessId]:
+    """Those of `pids` that run now, told apart from any that get their numbers later."""
+    return [found for pid in pids if (found := ProcessId.of(pid)) is not None]
+
+
+def stopped(pid: int) -> bool:
+    """Stop a process and return when it stands still; False when it has ended before."""
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        return False
+    until(f"process {pid} to stand still", lambda: _state(pid) in {"T", "Z", "X", ""}, interval=0.001)
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    return (_stat_fields(pid) or [""])[0]
+
+
 def living(pids: Iterable[int]) -> list[int]:
     """Those of `pids` that run; zombies do not count."""
     return [pid for pid in pids if start_time(pid) is not None]
