@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stoker.client import Client
-from stoker.objects.checkpoints import CheckpointRequest, Operation
+from stoker.objects.checkpoints import CheckpointRequest
+from stokerd.checkpoints.surveying import dumpers
 from tests.conformance.subject import eventually
 from tests.integration.checkpoint_scene import COUNT, LARGE, apart, read
 from tests.integration.conftest import MakeStokerd
 from tests.rig.node import Node
 from tests.rig.pods import BareCri
+from tests.rig.processes import stopped
 from tests.rig.stokerd import Stokerd
 
 pytestmark = pytest.mark.criu
@@ -131,8 +134,9 @@ async def test_stokerd_killed_in_the_middle(make_stokerd: MakeStokerd, clean_nod
         await goes_on(bare, container)
         async with stokerd.client() as client:
             asked = await client.create_checkpoint(CheckpointRequest(pod=pod.id, request="mine"))
-            await under_way(client, asked.id)
+            criu = await held_up(directory)
         await asyncio.to_thread(stokerd.kill)
+        os.kill(criu, signal.SIGCONT)
         await asyncio.to_thread(stokerd.start)
         told = await cli(stokerd, "operations", "watch", "mine", code=1)
         assert "stokerd ended meanwhile" in told.stderr
@@ -145,13 +149,13 @@ async def test_stokerd_killed_in_the_middle(make_stokerd: MakeStokerd, clean_nod
         await cli(stokerd, "checkpoint", "rm", made["id"])
 
 
-async def under_way(client: Client, identity: str) -> Operation:
-    """Wait until the container is frozen."""
-    async with asyncio.timeout(30):
-        async for event in client.follow_operation(identity):
-            if any(step.name == "dumping" for step in event.operation.steps):
-                return event.operation
-    raise AssertionError("it ended before it was frozen")
+async def held_up(directory: Path) -> int:
+    """Stop CRIU in the middle of a dump, so that this lasts; return its process."""
+
+    def stop() -> int:
+        return next((each for each in dumpers(str(directory)) if stopped(each)), 0)
+
+    return await eventually("CRIU to dump", lambda: asyncio.to_thread(stop))
 
 
 def left(directory: Path) -> list[str]:
