@@ -32,6 +32,8 @@ class Ledger:
         self._dirty: set[str] = set()
         self._late = asyncio.Event()
         self._accepting = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        """One row at a time: an older state is never written over a newer one."""
         self._failing = False
 
     async def load(self) -> None:
@@ -116,20 +118,35 @@ class Ledger:
     async def record(self, operation: Operation) -> None:
         """Let everybody see what has been reached so far, and write it down."""
         self.put(operation)
-        await self._save(operation)
+        await self._save(operation.id)
 
     async def finish(self, operation: Operation) -> None:
         """Let everybody see the end once the journal has it; where that fails, at once, and it is written later."""
-        await self._save(operation)
-        self.put(operation)
+        await self._save(operation.id, operation)
 
-    async def _save(self, operation: Operation) -> None:
+    async def _save(self, identity: str, end: Operation | None = None) -> None:
         try:
-            await self._journal.save(_row(operation, self._digests[operation.id]))
+            await self._write(identity, end)
         except JournalError as error:
             self._blame(error)
-            self._dirty.add(operation.id)
-            self._late.set()
+
+    async def _write(self, identity: str, end: Operation | None = None) -> None:
+        """Write an operation as it is by now, or its end, which everybody sees before anything else is written. What is
+        broken off, too, is written later. JournalError."""
+        async with self._writing:
+            newest = end or self._operations.get(identity)
+            if newest is None:
+                return
+            saved = False
+            try:
+                await self._journal.save(_row(newest, self._digests[identity]))
+                saved = True
+            finally:
+                if not saved:
+                    self._dirty.add(identity)
+                    self._late.set()
+                if end is not None:
+                    self.put(end)
 
     async def follow(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
         """Yield the operation as it is and whenever it has changed, its end being the last; a slow reader gets the
@@ -154,11 +171,13 @@ class Ledger:
         """Forget operations that ended so many seconds ago. JournalError."""
         limit = self._clock() - timedelta(seconds=ttl)
         old = [each.id for each in self._operations.values() if each.finished_at and each.finished_at < limit]
-        if old:
+        if not old:
+            return
+        async with self._writing:
             await self._journal.forget(old)
-        for identity in old:
-            self._operations.pop(identity, None)
-            self._digests.pop(identity, None)
+            for identity in old:
+                self._operations.pop(identity, None)
+                self._digests.pop(identity, None)
 
     # ------------------------------------------------------------------------------------------ the journal
 
@@ -179,12 +198,10 @@ class Ledger:
         try:
             while dirty:
                 identity = next(iter(dirty))
-                if identity in self._operations:
-                    await self._journal.save(_row(self._operations[identity], self._digests[identity]))
+                await self._write(identity)
                 dirty.discard(identity)
         except JournalError as error:
             self._blame(error)
-            self._late.set()
             return
         finally:
             self._dirty |= dirty

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -59,6 +60,8 @@ class Runner:
         metrics.running.set_function(lambda: len(ledger.unfinished()))
         self._queue: asyncio.Queue[Task] = asyncio.Queue()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._ending: dict[str, asyncio.Event] = {}
+        """Operations whose end is certain and being written down: it does not change any more."""
         self._lost: list[str] = []
         self._settled = asyncio.Event()
 
@@ -82,8 +85,7 @@ class Runner:
                 group.create_task(self._expire(ttl), name="checkpoints: expire operations")
                 while True:
                     task = await self._queue.get()
-                    if not operations.ended(self._ledger.get(task.id)):
-                        self._running[task.id] = group.create_task(self._carry_out(task), name=task.id)
+                    group.create_task(self._carry_out(task), name=task.id)
         finally:
             await self._ledger.flush()
 
@@ -101,7 +103,8 @@ class Runner:
                 operation = self._ledger.get(self._lost.pop())
                 found = [each for each in made if each.labels.get(OPERATION_LABEL) == operation.id]
                 end = operations.recovered(operation, map(views.checkpoint, found), self._clock())
-                await self._ledger.finish(end)
+                with self._ends(end):
+                    await self._ledger.finish(end)
                 _log.warning("an operation was interrupted", id=end.id, kind=end.kind, phase=end.phase)
         self._settled.set()
 
@@ -140,8 +143,12 @@ class Runner:
         return self._ledger.same(name, asking.digest_of(kind, request, self._salt))
 
     async def cancel(self, name: str) -> Operation:
-        """End an operation and have undone what it has begun; one that has ended stays as it is."""
+        """End an operation and have undone what it has begun; one that has ended, or is about to, stays as it is."""
         operation = self._ledger.find(name)
+        ending = self._ending.get(operation.id)
+        if ending is not None:
+            await ending.wait()
+            return self._ledger.get(operation.id)
         if operations.ended(operation):
             return operation
         operation = replace(operation, cancelled=True)
@@ -150,30 +157,53 @@ class Runner:
         if task is not None:
             task.cancel()
         elif operation.id not in self._lost:
-            await self._ledger.finish(operations.cancelled(operation, self._clock()))
+            await self._finish(operations.cancelled(operation, self._clock()))
         return self._ledger.get(operation.id)
 
     # ------------------------------------------------------------------------------------------ carrying out
 
     async def _carry_out(self, task: Task) -> None:
-        """See an operation to its end, whatever that is, and write it down."""
-        end: Operation
+        """See an operation to its end, whatever that is, and write it down. One that was cancelled before has one."""
+        if task.id in self._ending or operations.ended(self._ledger.get(task.id)):
+            return
+        this = asyncio.current_task()
+        assert this is not None
+        self._running[task.id] = this  # not before it has begun: a task that is cancelled until then does nothing
+        try:
+            await self._work_to_an_end(task)
+        finally:
+            del self._running[task.id]
+
+    async def _work_to_an_end(self, task: Task) -> None:
         try:
             end = await task.work(task.id)
         except asyncio.CancelledError:
             now = self._ledger.get(task.id)
             finish = operations.cancelled if now.cancelled else operations.interrupted
-            await to_the_end(self._finish(finish(now, self._clock())), f"write down the end of {task.id}")
+            await self._finish(finish(now, self._clock()))
             if not now.cancelled:
                 raise
             return
         except Exception as error:  # noqa: BLE001 - one that goes wrong is told, and ends no other
             end = operations.failed(self._ledger.get(task.id), _explained(error), self._clock(), task.secrets)
-        finally:
-            self._running.pop(task.id, None)
-        await to_the_end(self._finish(end), f"write down the end of {task.id}")
+        await self._finish(end)
 
     async def _finish(self, operation: Operation) -> None:
+        """Write the end down, whoever stops waiting for that."""
+        with self._ends(operation):
+            await to_the_end(self._write_down(operation), f"write down the end of {operation.id}")
+
+    @contextmanager
+    def _ends(self, operation: Operation) -> Iterator[None]:
+        """No other end comes to it within the block, and nobody begins with it any more."""
+        over = self._ending[operation.id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._ending[operation.id]
+            over.set()
+
+    async def _write_down(self, operation: Operation) -> None:
         await self._ledger.finish(operation)
         self._metrics.ended(operation)
         self._told(operation)

@@ -24,6 +24,7 @@ from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import OpenFile
 from stokerd.errors import Conflict, InvalidInput, JournalError, LimitExceeded, NotFound
+from stokerd.journal.rows import OperationRow
 from tests.unit.checkpoints.bench import Bench
 from tests.unit.checkpoints.counter import Counter, counter
 
@@ -182,6 +183,53 @@ class TestCancelling:
             await made(desk)
             assert (await desk.desk.operation(asked.id)).reason == "Cancelled"
 
+    async def test_when_the_end_is_certain(self, bench: Bench, tmp_path: Path) -> None:
+        """An operation has one end: what has succeeded by then has not been cancelled."""
+        bench.container()
+        async with counter(bench, tmp_path) as desk:
+            slow = SlowEnds(desk)
+            asked = await desk.desk.create_checkpoint(CheckpointRequest(pod="web"))
+            await slow.reached.wait()
+            cancelling = [asyncio.create_task(desk.desk.cancel_operation(asked.id)) for _ in range(2)]
+            await rounds(5)
+            slow.go.set()
+            done = await desk.ended(asked)
+            assert (done.phase, done.cancelled) == ("Succeeded", False)
+            assert [await each for each in cancelling] == [done, done]
+            assert await desk.desk.operation(asked.id) == done
+            assert [row.finished_at is not None for row in slow.written] == [True]
+
+    async def test_what_is_cancelled_is_not_begun(self, bench: Bench, tmp_path: Path) -> None:
+        """Nor is it where its turn comes while that is written down."""
+        bench.container()
+        async with counter(bench, tmp_path, started=False) as desk:
+            slow = SlowEnds(desk)
+            asked = await desk.desk.create_checkpoint(CheckpointRequest(pod="web"))
+            cancelling = asyncio.create_task(desk.desk.cancel_operation(asked.id))
+            await slow.reached.wait()
+            await desk.start()
+            await desk.until(desk.desk._runner._queue.empty)
+            await rounds(5)
+            assert not desk.desk._runner._running
+            slow.go.set()
+            assert (await cancelling).reason == "Cancelled"
+            assert (await desk.ended(asked)).reason == "Cancelled"
+            assert len(slow.written) == 1
+            assert bench.left() == []
+
+    @pytest.mark.parametrize("later", range(6))
+    async def test_at_once(self, bench: Bench, tmp_path: Path, later: int) -> None:
+        bench.container()
+        bench.runtime.hold("tasks.Pause")
+        async with counter(bench, tmp_path) as desk:
+            await rounds(20)
+            asked = await desk.desk.create_checkpoint(CheckpointRequest(pod="web"))
+            await rounds(later)
+            await desk.desk.cancel_operation(asked.id)
+            bench.runtime.clear_faults()
+            assert (await desk.ended(asked)).reason == "Cancelled"
+            assert bench.left() == []
+
 
 class TestRestarts:
     async def test_stopped_in_the_middle(self, bench: Bench, tmp_path: Path) -> None:
@@ -306,6 +354,29 @@ class TestTheJournal:
             await desk.until(lambda: not desk.desk._ledger.operations)
             assert await desk.journal.operations() == []
             assert len(await desk.desk.checkpoints()) == 1
+
+
+async def rounds(number: int) -> None:
+    """Let the others take so many steps."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+class SlowEnds:
+    """A journal that takes its time over ends, until ``go``."""
+
+    def __init__(self, desk: Counter) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self.written: list[OperationRow] = []
+        self._save = desk.journal.save
+        desk.journal.save = self.save  # type: ignore[method-assign]
+
+    async def save(self, row: OperationRow) -> None:
+        if row.finished_at is not None:
+            self.written.append(row)
+            self.reached.set()
+            await self.go.wait()
+        await self._save(row)
 
 
 async def fail(desk: Counter, why: str) -> Any:
