@@ -16,7 +16,6 @@ from aiohttp import ClientSession, CookieJar
 from stoker.objects.link import Welcome
 from stoker.objects.topology import TopologyReport
 from tests.rig.coordinator import Coordinator
-from tests.rig.registry import free_port
 from tests.rig.waiting import until
 from tests.unit.coordinator.controllers.test_fabrics import report
 from tests.unit.coordinator.nodes.bench import FakeNode
@@ -35,8 +34,8 @@ FORMATS = ("json", "svg", "dot", "slurm-tree", "slurm-block", "labels")
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
-    """Its link is a loopback address without certificates."""
-    address = f"127.0.0.1:{free_port()}"
+    """Its link is a socket without certificates."""
+    address = f"unix:{tmp_path}/link.sock"
     made = Coordinator(tmp_path, settings={"link": {"listen": "", "join_listen": "", "plain_listen": address}})
     made.plain = address  # type: ignore[attr-defined]
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -39,7 +38,7 @@ class Program:
             socket = "{directory}/api.sock"
             listen = ""
             [link]
-            listen = "127.0.0.1:{free_port()}"
+            listen = "127.0.0.1:0"
             join_listen = ""
             """
         )
@@ -75,12 +74,6 @@ class Program:
         return subprocess.run(
             [*PROGRAM, "--config", str(self.config), *words], capture_output=True, text=True, timeout=30, check=False
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

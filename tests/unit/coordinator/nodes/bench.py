@@ -63,6 +63,16 @@ class Ear:
                 await self._changed.wait()
 
 
+class Hand:
+    """A clock that is moved by hand: who is silent, and for how long, does not depend on how busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Bench:
     """A running link."""
 
@@ -71,6 +81,13 @@ class Bench:
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
+
+    async def beat(self, name: str, node: FakeNode) -> None:
+        """Have a node say that it is there, and return when it was heard. The clock must have moved since."""
+        await node.say(link.Heartbeat())
+        async with asyncio.timeout(PATIENCE):
+            while self.nodes.state(name).heard_seconds_ago:  # noqa: ASYNC110 - there is nothing that would tell
+                await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def node(self, name: str = "n1", **hello: Any) -> AsyncIterator[FakeNode]:
@@ -141,6 +158,7 @@ async def serving(
     ear: Ear | None = None,
     tls: bool = False,
     wall: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
     returning: float = 0.0,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
@@ -153,6 +171,7 @@ async def serving(
         store,
         registry,
         version="test",
+        clock=clock,
         wall=wall,
         returning=returning,
     )

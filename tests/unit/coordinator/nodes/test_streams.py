@@ -34,7 +34,7 @@ from stoker.objects.link import (
     Wish,
 )
 from stoker.objects.topology import TopologyReport
-from tests.unit.coordinator.nodes.bench import Ear, FakeNode, object_of, serving
+from tests.unit.coordinator.nodes.bench import Ear, FakeNode, Hand, object_of, serving
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 
@@ -275,11 +275,17 @@ async def test_a_snapshot_of_a_virtual_machine_that_flaps_is_found_out(tmp_path:
 
 async def test_a_silent_node_is_not_ready_and_is_cut_off_later(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("stoker_coordinator.nodes.service._LOOK_EVERY", 0.05)
-    async with serving(tmp_path, silent_after=0.3, dropped_after=0.8) as bench, bench.node() as node:
+    clock = Hand()
+    async with (
+        serving(tmp_path, clock=clock, silent_after=35.0, dropped_after=120.0) as bench,
+        bench.node() as node,
+    ):
+        clock.now += 36
         await bench.ear.until(lambda: bench.ear.presences[-1][1].reason == "Silent")
         assert bench.nodes.connected == 1
         await node.say(Heartbeat())
         await bench.ear.until(lambda: bench.ear.presences[-1][1].ready)
+        clock.now += 121
         await bench.ear.until(lambda: not bench.ear.presences[-1][1].connected)
         with pytest.raises(grpc.aio.AioRpcError, match="cut off"):
             await node.hear_a(Refused)
@@ -298,20 +304,19 @@ async def test_nodes_that_do_not_come_back_after_a_restart_are_missed(tmp_path: 
             await object_of(bench, "goes", lambda each: each.status.connected)
             await object_of(bench, "stays", lambda each: each.status.connected)
             store = bench.store
-    async with serving(tmp_path, store=store, silent_after=0.5) as bench, bench.node("stays") as stays:
-
-        async def beat() -> None:
-            while True:
-                await stays.say(Heartbeat())
-                await asyncio.sleep(0.1)
-
-        beating = asyncio.create_task(beat())
+    clock = Hand()
+    async with (
+        serving(tmp_path, store=store, clock=clock, silent_after=35.0) as bench,
+        bench.node("stays") as stays,
+    ):
+        clock.now += 20
+        await bench.beat("stays", stays)
+        clock.now += 20
         shown = await object_of(bench, "goes", lambda each: condition(each, "Ready")[0] == "Unknown")
         assert not shown.status.connected
         # What was known of one that was away before stays, and so does when it was seen last.
         after = await object_of(bench, "left", lambda each: condition(each, "Ready")[1] == "Silent")
         assert (after.status.images, after.status.last_seen) == (2, before.status.last_seen)
-        beating.cancel()
         assert bench.nodes.state("stays").presence.ready
 
 
