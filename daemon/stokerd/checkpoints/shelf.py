@@ -68,7 +68,7 @@ class Shelf:
     def _absent(self, here: Path) -> None:
         """What was not found beneath *here* is not there, unless *here* itself is out of reach, as what is seen through
         containerd is when that ends: RuntimeUnavailable. To take it for absence would cost people checkpoints."""
-        if not here.is_dir():
+        if not os.path.isdir(here):  # noqa: PTH112 - of a process that ends /proc says that it is forbidden
             raise RuntimeUnavailable(f"{self.directory} cannot be reached", hint="it is, when containerd is back")
 
     def must_be_there(self) -> None:
@@ -140,10 +140,8 @@ class Shelf:
         here = self._here
         try:
             return msgspec.json.decode((here / checkpoint / INTENT).read_bytes(), type=Intent)
-        except (FileNotFoundError, NotADirectoryError):
-            self._absent(here)
-            return None
         except (OSError, msgspec.MsgspecError):
+            self._absent(here)
             return None
 
     def forget_intent(self, checkpoint: str) -> None:
@@ -161,6 +159,7 @@ class Shelf:
             self._absent(here)
             return None
         except OSError as error:
+            self._absent(here)
             raise CheckpointDamaged(f"{checkpoint}: {error.strerror}") from None
         found = manifests.decode(text, checkpoint)
         if found.group and not (here / _GROUPS / f"{found.group}.json").exists():
@@ -170,24 +169,35 @@ class Shelf:
 
     def verify(self, manifest: Manifest) -> tuple[str, ...]:
         """Compare all files with the manifest; return what differs."""
-        place, sizes = self.path(manifest.id), {part.path: part.size for part in manifest.parts}
+        here, sizes = self._here, {part.path: part.size for part in manifest.parts}
+        place = here / manifest.id
         found: dict[str, tuple[int, str]] = {}
-        for path in _files(place):
-            name, size = str(path.relative_to(place)), path.stat().st_size
-            found[name] = (size, file_digest(str(path)) if sizes.get(name) == size else "")
-        return manifests.differences(manifest, found)
+        try:
+            for path in _files(place):
+                name, size = str(path.relative_to(place)), path.stat().st_size
+                found[name] = (size, file_digest(str(path)) if sizes.get(name) == size else "")
+        except OSError as error:
+            self._absent(here)
+            return (f"{os.path.relpath(error.filename or place, place)} cannot be read: {error.strerror}",)
+        return self._judged(here, manifests.differences(manifest, found))
 
     def glance(self, manifest: Manifest) -> tuple[str, ...]:
         """The same, as far as it takes no time: of large files only the size is compared."""
-        place = self.path(manifest.id)
+        here = self._here
         found: dict[str, tuple[int, str]] = {}
         for part in manifest.parts:
-            path = place / part.path
+            path = here / manifest.id / part.path
             with contextlib.suppress(FileNotFoundError):
                 size = path.stat().st_size
                 whole = size == part.size and size <= _GLANCE
                 found[part.path] = (size, file_digest(str(path)) if whole else part.digest)
-        return manifests.differences(manifest, found)
+        return self._judged(here, manifests.differences(manifest, found))
+
+    def _judged(self, here: Path, problems: tuple[str, ...]) -> tuple[str, ...]:
+        """What is missing is damage only where it could have been seen."""
+        if problems:
+            self._absent(here)
+        return problems
 
     def log_tail(self, checkpoint: str, name: str) -> str:
         """Return the end of a log of CRIU's, "" when there is none."""
@@ -205,10 +215,13 @@ class Shelf:
 
     def golden(self, checkpoint: str) -> tuple[ContainerRecord, dict[str, bytes]]:
         """Return the record of the container that was checkpointed, and the files of its pod."""
+        here = self._here
+        place = here / checkpoint
         try:
-            record = msgspec.msgpack.decode(self.path(checkpoint, RECORD).read_bytes(), type=ContainerRecord)
-            return record, msgspec.json.decode(self.path(checkpoint, FILES).read_bytes(), type=dict[str, bytes])
+            record = msgspec.msgpack.decode((place / RECORD).read_bytes(), type=ContainerRecord)
+            return record, msgspec.json.decode((place / FILES).read_bytes(), type=dict[str, bytes])
         except (OSError, msgspec.MsgspecError) as error:
+            self._absent(here)
             raise CheckpointDamaged(f"{checkpoint}: the container's record cannot be read: {error}") from None
 
     # ------------------------------------------------------------------------------------------ groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.model import root_name, snapshot_labels
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.shelf import SHM, Shelf
-from stokerd.errors import RuntimeFailure, RuntimeUnavailable
+from stokerd.errors import RuntimeInvalid, RuntimeNotFound, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
 
@@ -31,7 +32,7 @@ class Verifier:
         """CheckpointDamaged names every difference."""
         problems = list(await asyncio.to_thread(self._shelf.verify, manifest))
         if manifest.shm_digest:
-            place = str(self._shelf.path(manifest.id, SHM))
+            place = self._shelf.node_path(manifest.id, SHM)
             problems += await self._compare(place, manifest.shm_digest, "/dev/shm")  # noqa: S108
         problems += await self._root(manifest)
         if problems:
@@ -50,20 +51,21 @@ class Verifier:
             root = root_of(await self._runtime.snapshots.view(name, manifest.root.snapshot, labels=labels))
             if root is None or not root.lowers:
                 return (f"snapshot {manifest.root.snapshot} is not on containerd's overlayfs",)
-            place = f"{self._runtime.info.host_root}{root.lowers[0]}"
-            return await self._compare(place, manifest.root.digest, "the root filesystem")
-        except RuntimeUnavailable:
-            raise
-        except RuntimeFailure as error:
+            return await self._compare(root.lowers[0], manifest.root.digest, "the root filesystem")
+        except (RuntimeNotFound, RuntimeInvalid) as error:  # what else containerd has to say is no damage
             return (f"snapshot {manifest.root.snapshot}: {error.message}",)
         finally:
             self._views.discard(name)
             await to_the_end(self._runtime.snapshots.remove(name), f"remove {name}")
 
     async def _compare(self, directory: str, digest: str, what: str) -> tuple[str, ...]:
-        stop = threading.Event()
+        """Compare a directory of the node. RuntimeUnavailable while that is out of reach, which is no damage."""
+        stop, root = threading.Event(), self._runtime.info.host_root
         try:
-            found = await in_thread(stop, lambda: tree_digest(directory, stop.is_set))
+            found = await in_thread(stop, lambda: tree_digest(f"{root}{directory}", stop.is_set))
+            problem = "" if found == digest else f"{what} has other content than was written"
         except OSError as error:
-            return (f"{what} cannot be read: {error.strerror}",)
-        return () if found == digest else (f"{what} has other content than was written",)
+            problem = f"{what} cannot be read: {error.strerror}"
+        if problem and not await asyncio.to_thread(os.path.isdir, root or "/"):
+            raise RuntimeUnavailable(f"{what} cannot be reached", hint="it is, when containerd is back")
+        return (problem,) if problem else ()
