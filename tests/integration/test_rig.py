@@ -18,7 +18,7 @@ from tests.rig.faults import BLOBS, Gate, Hold
 from tests.rig.fixtures import MakeNode
 from tests.rig.layers import LayerSpec
 from tests.rig.node import Node, NodeOptions
-from tests.rig.processes import start_time
+from tests.rig.processes import identified
 from tests.rig.registry import Registry
 from tests.rig.waiting import until
 
@@ -38,17 +38,16 @@ def run_busybox(node: Node, name: str, script: str) -> None:
 def watched(node: Node) -> Iterator[None]:
     """Nothing of the node may be left after the block, in which it is stopped."""
     record = records.load(node.name)
-    namespace, pid = netns.namespace_of(node.pid), node.pid
-    pids = record.cgroup.pids()
+    processes = identified(record.cgroup.pids() | {node.pid})
     assert record.left_over() != []
-    yield
-    assert record.left_over() == []
-    assert start_time(pid) is None
-    assert [each for each in pids if start_time(each) is not None] == []
-    assert not node.run_dir.exists()
-    assert not node.data_dir.exists()
-    if node.options.network == "own":
-        assert namespace not in netns.namespaces()
+    with netns.held(node.pid) as namespace:
+        yield
+        assert record.left_over() == []
+        assert [each for each in processes if each.alive] == []
+        assert not node.run_dir.exists()
+        assert not node.data_dir.exists()
+        if node.options.network == "own":
+            assert namespace not in netns.namespaces()
     assert [link for link in netns.links() if link.startswith("stk-")] == []
 
 

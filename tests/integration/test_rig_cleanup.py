@@ -17,7 +17,7 @@ from tests.rig import bundled, cleanup, cri_probe, netns, paths, records
 from tests.rig.errors import RigError
 from tests.rig.lock import RunLock
 from tests.rig.node import Node
-from tests.rig.processes import ProcessId, start_time
+from tests.rig.processes import ProcessId, identified
 from tests.rig.waiting import until
 
 OWNER = """
@@ -55,22 +55,21 @@ def name() -> str:
 
 
 def test_sigkill_of_the_owner(rig: Path, suite: str, name: str) -> None:
-    with owner(rig, suite, name) as process:
+    with owner(rig, suite, name) as process, netns.held(Node.attach(name).pid) as namespace:
         node, registry = records.load(name), records.load(f"{name}-r")
-        namespace = netns.namespace_of(Node.attach(name).pid)
-        pids = node.cgroup.pids() | registry.cgroup.pids()
-        assert len(pids) >= 5  # holder, containerd, relay, shim, sleep, registry
+        processes = identified(node.cgroup.pids() | registry.cgroup.pids())
+        assert len(processes) >= 5  # holder, containerd, relay, shim, sleep, registry
         assert name not in cleanup.cleanup()
         assert cri_probe.cri_answers(Path(node.details["endpoint"]))
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-    what = " ".join(node.left_over())
-    for word in ("process", "cgroup", "mount", "loop device", "directory"):
-        assert word in what
-    assert {name, f"{name}-r"} <= set(cleanup.cleanup())
-    assert node.left_over() + registry.left_over() == []
-    assert [pid for pid in pids if start_time(pid) is not None] == []
-    assert namespace not in netns.namespaces()
+        what = " ".join(node.left_over())
+        for word in ("process", "cgroup", "mount", "loop device", "directory"):
+            assert word in what
+        assert {name, f"{name}-r"} <= set(cleanup.cleanup())
+        assert node.left_over() + registry.left_over() == []
+        assert [each for each in processes if each.alive] == []
+        assert namespace not in netns.namespaces()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,7 +14,7 @@ from typing import Any
 
 from stoker.objects import kinds
 from tests.rig.daemon import DaemonProcess
-from tests.rig.registry import free_port
+from tests.rig.registry import free_ports
 from tests.rig.toml import dump
 from tests.rig.waiting import until
 
@@ -25,7 +25,7 @@ class Coordinator(DaemonProcess):
     def __init__(self, directory: Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__("coordinator", "stoker_coordinator.main", directory)
         self.state, self.socket = directory / "state", directory / "api.sock"
-        self.port, self.link_port, self.join_port = free_port(), free_port(), free_port()
+        self.port, self.link_port, self.join_port = free_ports(3)
         wanted: dict[str, dict[str, Any]] = {
             "coordinator": {"state_dir": str(self.state), "log_format": "json", "log_level": "debug"},
             "api": {"listen": f"127.0.0.1:{self.port}", "socket": str(self.socket), "group": ""},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.rig.processes import run
@@ -22,6 +24,13 @@ def namespaces() -> set[int]:
             if text.startswith("net:["):
                 found.add(int(text[5:-1]))
     return found
+
+
+@contextmanager
+def held(pid: int) -> Iterator[int]:
+    """The namespace of a process, whose number is given to no other as long as it is held."""
+    with Path(f"/proc/{pid}/ns/net").open("rb"):
+        yield namespace_of(pid)
 
 
 def namespace_of(pid: int) -> int:

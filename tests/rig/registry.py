@@ -38,11 +38,19 @@ class RegistryOptions:
     port: int = 0
 
 
+def free_ports(count: int) -> list[int]:
+    """So many different ports of 127.0.0.1 that were free a moment ago."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One of them."""
+    (port,) = free_ports(1)
+    return port
 
 
 class Registry:
