@@ -151,7 +151,7 @@ def test_it_starts_and_says_what_it_is_at(service: Service) -> None:
     assert found["NRestarts"] == "0"
     assert service.machine.run("stat", "-c", "%U:%G %a", SOCKET).stdout.strip() == "root:stoker 660"
     assert service.machine.run("stat", "-c", "%U %a", "/var/lib/stoker").stdout.strip() == "root 700"
-    up = next(line for line in service.log() if line["event"] == "stokerd is up")
+    (up,) = until("the journal has it", lambda: logged(service, "stokerd is up"))
     assert up["priority"] == "6"
 
 
@@ -177,14 +177,14 @@ def test_reload_applies_what_can_be_and_a_wrong_file_changes_nothing(service: Se
     service.configure(images={**QUICK, "max_parallel": 7}, daemon={"log_level": "debug", "stop_timeout": "11s"})
     service.machine.systemctl("reload", SERVICE)
     until("the reload is over", lambda: _reloads(service) == 1)
-    last = [line for line in service.log() if line["event"] == "configuration reloaded"][-1]
+    last = logged(service, "configuration reloaded")[-1]
     assert set(last["applied"]) == {"images.max_parallel", "daemon.log_level", "daemon.stop_timeout"}
     assert last["restart_needed"] == []
     assert service.machine.run("stoker", "reload").returncode == 0
     service.machine.write(CONFIG, "images.max_parallel = 0\ncolour = 3\n")
     service.machine.systemctl("reload", SERVICE)
     until("the status tells it", lambda: "2 error(s)" in service.state("StatusText"))
-    (wrong,) = [line for line in service.log() if line["event"].startswith("configuration not reloaded")]
+    (wrong,) = until("the journal has it", lambda: logged(service, "configuration not reloaded"))
     assert len(wrong["problems"]) == 2
     assert wrong["priority"] == "3"
     refused = service.machine.run("stoker", "reload", check=False)
@@ -195,7 +195,12 @@ def test_reload_applies_what_can_be_and_a_wrong_file_changes_nothing(service: Se
 
 
 def _reloads(service: Service) -> int:
-    return sum(line["event"] == "configuration reloaded" for line in service.log())
+    return len(logged(service, "configuration reloaded"))
+
+
+def logged(service: Service, event: str) -> list[dict[str, Any]]:
+    """Return the lines of an event that are in the journal by now: it gets them a moment after they are written."""
+    return [line for line in service.log() if line["event"].startswith(event)]
 
 
 def test_the_socket_outlives_the_service(service: Service) -> None:
@@ -235,7 +240,7 @@ def test_no_containerd_is_no_reason_to_end(service: Service) -> None:
         assert not service.get("/readyz")["ok"]
     assert service.pid() == pid
     assert service.state("NRestarts") == "0"
-    complaints = [line for line in service.log() if line["event"].startswith("containerd cannot be used")]
+    complaints = until("the journal has it", lambda: logged(service, "containerd cannot be used"))
     assert len(complaints) == 1
 
 

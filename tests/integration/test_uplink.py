@@ -134,7 +134,8 @@ async def lost_coordinator(coordinator: Coordinator, stokerd: Stokerd, proxy: Fa
     rule = proxy.rule(Hold(gate, after=1 << 20), path=pushed.layers[0].digest, method="GET")
     image = f"{proxy.address}/{pushed.repository}:{pushed.tag}"
     coordinator.apply(pull_job("away", image))
-    until("the node pulls", lambda: job_status(coordinator, "away").get("active") == 1)
+    until("the node has the job", lambda: job_status(coordinator, "away").get("active") == 1)
+    await gate.reached()  # a job is active when it is given to a node; now the node is at it
     async with stokerd.client() as client:
         [job] = [each for each in await client.jobs() if each.state == "Active"]
         coordinator.kill()
@@ -150,7 +151,8 @@ async def lost_stokerd(coordinator: Coordinator, stokerd: Stokerd, proxy: FaultP
     gate = Gate()
     rule = proxy.rule(Hold(gate, after=1 << 20), path=pushed.layers[0].digest, method="GET")
     coordinator.apply(pull_job("killed", f"{proxy.address}/{pushed.repository}:{pushed.tag}"))
-    until("the node pulls", lambda: job_status(coordinator, "killed").get("active") == 1)
+    until("the node has the job", lambda: job_status(coordinator, "killed").get("active") == 1)
+    await gate.reached()  # a job is active when it is given to a node; now the node is at it
     async with stokerd.client() as client:
         before = {each.id for each in await client.jobs()}
     stokerd.kill()
