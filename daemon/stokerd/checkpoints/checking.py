@@ -11,7 +11,8 @@ from stokerd.checkpoints.nodes import Ended, run_on_node
 from stokerd.runtime.types import RuntimeInfo
 
 _TIMEOUT = 10.0
-_PATIENCE = 2.0
+_PATIENCE = 3.0
+"""Less than the uplink waits for all that is asked of the node: what it says at its beginning is said once."""
 _AGAIN = 60.0
 _NOT_CRIU = b"nsenter:"
 """What begins with this was said on the way to CRIU."""
