@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import msgspec
 
 from stokerd.checkpoints import cni
 from stokerd.checkpoints.cni import Call, Command, NetworkError, NetworkList
-from stokerd.checkpoints.ending import settled
+from stokerd.checkpoints.ending import in_thread, settled
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.nodes import must, run_on_node
+from stokerd.errors import RuntimeUnavailable
 from stokerd.runtime.types import RuntimeInfo
 
 NETNS = "/run/stoker/netns"
@@ -41,26 +44,36 @@ def netns_path(name: str) -> str:
 async def make_netns(info: RuntimeInfo, name: str) -> None:
     """Make a network namespace and pin it."""
     path = netns_path(name)
-    await asyncio.to_thread(_touch, f"{info.host_root}{path}")
+    await in_thread(threading.Event(), partial(_touch, f"{info.host_root}{path}"))
     await must(info, "unshare", f"--net={path}", "true")
 
 
 async def drop_netns(info: RuntimeInfo, name: str) -> None:
-    """Let the namespace go; one that is not there is no error."""
+    """Let the namespace go; one that is not there is no error. RuntimeUnavailable when that cannot be seen."""
     path = Path(f"{info.host_root}{netns_path(name)}")
     if await asyncio.to_thread(path.exists):
         await run_on_node(info, ["umount", "--lazy", netns_path(name)])
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(path.unlink)
+    await asyncio.to_thread(_must_reach, info)
 
 
 def is_there(info: RuntimeInfo, name: str) -> bool:
-    """Say whether the namespace is pinned still: after a restart of the node it is not. Blocking."""
+    """Say whether the namespace is pinned still: after a restart of the node it is not. RuntimeUnavailable when the
+    node's files, which are seen through containerd, are out of reach. Blocking."""
     path = Path(f"{info.host_root}{netns_path(name)}")
     try:
         return path.stat().st_dev != path.parent.stat().st_dev
     except OSError:
+        _must_reach(info)
         return False
+
+
+def _must_reach(info: RuntimeInfo) -> None:
+    try:
+        Path(f"{info.host_root}/").stat()
+    except OSError as error:
+        raise RuntimeUnavailable(f"the node's files cannot be reached: {error.strerror}") from None
 
 
 async def configuration(info: RuntimeInfo) -> NetworkList:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -52,6 +53,7 @@ from stokerd.errors import RuntimeFailure, RuntimeTimeout
 from stokerd.runtime.protocol import NativeRuntime
 from stokerd.runtime.task_types import AnyValue, ContainerRecord, Mount, Restore, Stdio
 
+T = TypeVar("T")
 _log = structlog.get_logger("checkpoints")
 _START_TIMEOUT = 300.0
 _HOOK_TIMEOUT = 60.0
@@ -93,20 +95,20 @@ class Restorer:
         """Make all of it and start it; returns when it runs."""
         plan.tell("surrounding")
         clone = await self._described(clone, plan)
-        places = await asyncio.to_thread(self._lay_out, clone, plan)
+        places = await _written(partial(self._lay_out, clone, plan))
         record = self._record(clone, plan, await self._spec(clone, plan, places))
         clone = await self._surround(clone, plan, record)
-        await asyncio.to_thread(self._shelf.write_clone, clone, durable=False)
+        await _written(partial(self._shelf.write_clone, clone, durable=False))
         plan.tell("restoring")
         pid = await self._start(clone)
         if plan.lazy:
-            await asyncio.to_thread(helpers.tell, self._shelf.clone_path(clone.id, shelves.WORK), pid)
-        await asyncio.to_thread(self._tell_criu, clone, plan, "dump")  # should it be checkpointed itself
+            await _written(partial(helpers.tell, self._shelf.clone_path(clone.id, shelves.WORK), pid))
+        await _written(partial(self._tell_criu, clone, plan, "dump"))  # should it be checkpointed itself
         if plan.wish.hook:
             plan.tell("hook")
             await self._hook(clone, plan)
         clone = replace(clone, pid=pid, state="made")
-        await asyncio.to_thread(self._shelf.write_clone, clone, durable=False)
+        await _written(partial(self._shelf.write_clone, clone, durable=False))
         return clone
 
     # ------------------------------------------------------------------------------------------ surroundings
@@ -150,12 +152,20 @@ class Restorer:
             ahead = await self._reserve.take(network)
             if ahead is not None:
                 clone = replace(clone, network=network, result=ahead.result, netns=ahead.name)
-                await asyncio.to_thread(self._shelf.write_clone, clone)
-                await self._reserve.forget(ahead.name)
+                await to_the_end(self._take_over(clone), f"write down the network of {clone.id}")
                 return clone
             clone = replace(clone, network=network)
-        await asyncio.to_thread(self._shelf.write_clone, clone)
+        await _written(partial(self._shelf.write_clone, clone))
         return clone
+
+    async def _take_over(self, clone: Clone) -> None:
+        """A network made ahead is the clone's as soon as its description says so, and nobody's when none does."""
+        try:
+            await asyncio.to_thread(self._shelf.write_clone, clone)
+            await self._reserve.forget(clone.netns)
+        except BaseException:
+            self._reserve.put_back(clone.netns)
+            raise
 
     async def _surround(self, clone: Clone, plan: Plan, record: ContainerRecord) -> Clone:
         """Make all that the processes need, side by side: network, root and shim, /dev/shm, and who brings the memory;
@@ -321,6 +331,11 @@ class Restorer:
 
     def _work(self, clone: str) -> str:
         return self._shelf.clone_node_path(clone, shelves.WORK)
+
+
+async def _written(work: Callable[[], T]) -> T:
+    """Have something written, and wait for it also when cancelled: what is written later stays when all is removed."""
+    return await in_thread(threading.Event(), work)
 
 
 def used(directory: Path) -> int:
