@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,7 +22,7 @@ from stokerd.checkpoints import shelf as shelves
 from stokerd.checkpoints.clone_types import Clone, CloneWish
 from stokerd.checkpoints.cloning import CLONE_LABEL
 from stokerd.checkpoints.cni import NetworkError
-from stokerd.checkpoints.ending import to_the_end
+from stokerd.checkpoints.ending import in_thread, to_the_end
 from stokerd.checkpoints.errors import (
     CheckpointDamaged,
     CheckpointError,
@@ -33,7 +35,7 @@ from stokerd.checkpoints.loading import Watch
 from stokerd.checkpoints.manifest import Manifest
 from stokerd.checkpoints.model import OWNER_LABEL, Tell, untold
 from stokerd.checkpoints.reserve import Reserve
-from stokerd.checkpoints.restoring import Restorer
+from stokerd.checkpoints.restoring import Plan, Restorer
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import node_of
 from stokerd.checkpoints.taking import no_space
@@ -97,10 +99,11 @@ class Clones:
 
     async def remove(self, clone: str) -> None:
         """End a clone and remove all that is its own; NotFound when there is none."""
-        found = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
-        if clone not in found:
-            raise NotFound(f"no clone {clone} is here")
-        await to_the_end(self._undoer.undo(found[clone]), f"remove {clone}")
+        async with self._undoer.alone(clone):
+            found = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
+            if clone not in found:
+                raise NotFound(f"no clone {clone} is here")
+            await to_the_end(self._undoer.undo(found[clone]), f"remove {clone}")
 
     async def supervise(self) -> None:
         """Watch over clones, and keep networks ahead, until cancelled."""
@@ -114,23 +117,31 @@ class Clones:
         described = {each.id: each for each in await asyncio.to_thread(self._shelf.clones)}
         records = await self._runtime.records.list(labels={OWNER_LABEL: self._owner})
         stray = {each.labels[CLONE_LABEL] for each in records if CLONE_LABEL in each.labels} - described.keys()
-        lost = [each for each in described.values() if each.state != "made"]
-        lost += [Clone(each, "", self._clock()) for each in sorted(stray)]
+        lost = [each.id for each in described.values() if each.state != "made"]
         gone: list[str] = []
         left: list[str] = []
-        for each in lost:
-            if each.id in self.under_way:
-                continue
+        for each in [*lost, *sorted(stray)]:
             try:
-                await self._take_back(each)
+                if await self._clear_up(each, stray=each in stray):
+                    gone.append(each)
             except RuntimeUnavailable:
                 raise
             except (RuntimeFailure, CheckpointError, OSError) as error:
-                _log.warning("cannot clear up after a clone", id=each.id, why=str(error))
-                left.append(each.id)
-            else:
-                gone.append(each.id)
+                _log.warning("cannot clear up after a clone", id=each, why=str(error))
+                left.append(each)
         return tuple(gone), tuple(left)
+
+    async def _clear_up(self, clone: str, *, stray: bool) -> bool:
+        """Remove a clone that was found unfinished, or without a description, if that still holds: others were cleared
+        up since, which takes long, and clones are finished meanwhile."""
+        if clone in self.under_way:
+            return False
+        async with self._undoer.alone(clone):
+            now = await asyncio.to_thread(self._shelf.clone, clone)
+            if (now is not None) if stray else (now is None or now.state == "made"):
+                return False
+            await self._take_back(now or Clone(clone, "", self._clock()))
+        return True
 
     # ------------------------------------------------------------------------------------------ making
 
@@ -160,11 +171,28 @@ class Clones:
 
     async def _one(self, clone: Clone, manifest: Manifest, wish: CloneWish, tell: Tell, *, lazy: bool) -> Clone:
         plan = await self._restorer.plan(manifest, wish, tell, lazy=lazy)
+        async with self._undoer.alone(clone.id):
+            if clone.state == "restoring":
+                await self._must_be_free(clone, manifest)
+            clone = await self._built(clone, plan)
+        if lazy or clone.pod:
+            self._watch.add(clone)
+        _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
+        return clone
+
+    async def _must_be_free(self, clone: Clone, manifest: Manifest) -> None:
+        """Look again: it may have been removed, or brought back by somebody else, since its place was found."""
+        if await asyncio.to_thread(self._shelf.clone, clone.id) is None:
+            raise _gone(manifest, f"{clone.id} was removed meanwhile")
+        await self._must_be_stopped(clone.id)
+
+    async def _built(self, clone: Clone, plan: Plan) -> Clone:
+        """Make all of it, or nothing."""
         self.under_way.add(clone.id)
         begun, made = clone, False
         try:
             if clone.state == "restoring":  # a new one is written down with its network
-                await asyncio.to_thread(self._shelf.write_clone, clone)
+                await in_thread(threading.Event(), partial(self._shelf.write_clone, clone))
                 await self._undoer.clear(clone)
             clone = await self._restorer.build(clone, plan)
             made = True
@@ -179,9 +207,6 @@ class Clones:
                 self.under_way.discard(clone.id)
                 if not tidy:
                     self.left()
-        if lazy or clone.pod:
-            self._watch.add(clone)
-        _log.info("clone runs", id=clone.id, checkpoint=manifest.id, addresses=clone.addresses)
         return clone
 
     def _new(self, manifest: Manifest) -> Clone:
@@ -199,13 +224,16 @@ class Clones:
         return True
 
     async def _take_back(self, clone: Clone) -> None:
-        """Undo what was made; one that was to come back keeps its network, so that it can be tried again."""
+        """Undo what was made; one that was to come back keeps its network, so that it can be tried again, and ends with
+        its pod as before."""
         if clone.state != "restoring":
             await self._undoer.undo(clone)
             return
         await self._undoer.clear(clone)
         stopped = replace(clone, state="made", pid=0, helper=0, memory="eager")
-        await asyncio.to_thread(self._shelf.write_clone, stopped)
+        await in_thread(threading.Event(), partial(self._shelf.write_clone, stopped))
+        if stopped.pod:
+            self._watch.add(stopped)
 
     # ------------------------------------------------------------------------------------------ in place
 

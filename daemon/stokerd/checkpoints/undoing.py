@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -32,10 +35,26 @@ def view_of(clone: str) -> str:
 
 
 class Undoer:
-    """Removes what a clone is made of."""
+    """Removes what a clone is made of. Whoever calls has the clone alone."""
 
     def __init__(self, runtime: NativeRuntime, shelf: Shelf) -> None:
         self._runtime, self._shelf = runtime, shelf
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def alone(self, clone: str) -> AsyncIterator[None]:
+        """One thing at a time with each clone: making it, removing it, telling what became of it. What was known of it
+        before may no longer hold."""
+        lock = self._locks.setdefault(clone, asyncio.Lock())
+        self._users[clone] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[clone] -= 1
+            if not self._users[clone]:
+                del self._users[clone], self._locks[clone]
 
     async def undo(self, clone: Clone) -> None:
         """Remove all that is a clone's own. Its description goes last."""
@@ -44,6 +63,7 @@ class Undoer:
         if not clone.pod:
             await networks.drop_netns(self._runtime.info, clone.netns or clone.id)
         await asyncio.to_thread(self._shelf.discard_clone, clone.id)
+        await asyncio.to_thread(self._shelf.must_be_there)
 
     async def clear(self, clone: Clone) -> None:
         """Remove all but the network and the description."""
@@ -60,6 +80,7 @@ class Undoer:
             await self._runtime.snapshots.remove(view_of(clone.id))
         await self._runtime.snapshots.remove(snapshot_of(clone.id))
         await asyncio.to_thread(self._shelf.empty_clone, clone.id)
+        await asyncio.to_thread(self._shelf.must_be_there)  # else nothing was found because nothing could be seen
 
     async def _disconnect(self, clone: Clone) -> None:
         """Give the address back. Where ADD never succeeded, a plugin that fails again is no reason to keep the rest."""

@@ -244,6 +244,27 @@ async def test_what_cannot_be_cleared_up_is_tried_again(bench: Bench, programs: 
         await ended(task)
 
 
+@pytest.mark.parametrize("how", ["made", "restored", "begun after the look at descriptions"])
+async def test_what_is_finished_meanwhile_is_no_leftover(bench: Bench, programs: Programs, how: str) -> None:
+    """Reconciliation looks once, and comes to each clone later: what was being made then may run by now."""
+    clone = await bench.room.clone((await bench.room.create(bench.container())).id)
+    kept = await bench.room.create(clone.id, Wish(leave_running=how != "restored"))
+    work = bench.room.restore if how == "restored" else bench.room.clone
+    listed, start = bench.runtime.hold("containers.ListStream", times=1), bench.runtime.hold("tasks.Start", times=1)
+    late = how == "begun after the look at descriptions"
+    begun = [] if late else [asyncio.create_task(work(kept.id))]
+    if begun:
+        await start.reached.wait()
+    clearing = asyncio.create_task(bench.room.converge())
+    await listed.reached.wait()
+    start.release()
+    made = await (begun[0] if begun else work(kept.id))
+    listed.release()
+    assert (await clearing).clones == []
+    assert bench.runtime.native.tasks[made.id].state == "running"
+    assert made.id in {each.id for each in await bench.room.clones()}
+
+
 async def test_what_a_failure_leaves_is_cleared_up_without_a_restart(
     bench: Bench, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
