@@ -187,6 +187,7 @@ COUNT = (
     'while true; do i=$((i+1)); echo "$token $i" > /next; mv /next /count; sleep 0.05; done'
 )
 """Counts, and has a word in memory that no other run of it has."""
+COUNTED_TWENTY = 'until test "$(cut -d" " -f2 /count 2>/dev/null || echo 0)" -ge 20; do sleep 0.05; done'
 
 
 @pytest.mark.criu
@@ -198,7 +199,7 @@ async def test_a_checkpoint_on_one_node_goes_on_on_another_as_long_as_its_object
     async with BareCri(home.node) as bare, BareCri(other.node):
         pod = await bare.run_pod("agent-0", namespace="shop")
         app = await bare.run(pod, "app", command=["sh", "-c", COUNT], linux=own_pids())
-        await bare.exec(app, "sh", "-c", "until grep -q ' 20$' /count 2>/dev/null; do sleep 0.05; done")
+        await bare.exec(app, "sh", "-c", COUNTED_TWENTY)
         await asyncio.to_thread(cluster.coordinator.apply, _clone("copies", "golden", count=2))
         checkpoint = _checkpoint("golden", "agent-0", destination=f"{registry.address}/shop/golden:1")
         await asyncio.to_thread(cluster.coordinator.apply, checkpoint)

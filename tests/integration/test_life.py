@@ -292,14 +292,14 @@ async def test_a_container_that_is_between_two_is_not_left_there(make_stokerd: M
         pod = await bare.run_pod("parked")
         old = await bare.run(pod, "main", command=STUBBORN)
         await bare.ready(old)
+        began = time.monotonic()
         async with stokerd.client() as client:
             asked = await client.recreate(request(pod, "main"))
             async for event in client.follow_recreate(asked.id):
                 if only(event.recreate).step == "Stopping":
                     break
-        began = time.monotonic()
         assert await asyncio.to_thread(stokerd.stop) == 0
-        assert GRACE / 2 < time.monotonic() - began < GRACE + 10
+        assert time.monotonic() - began >= GRACE  # the old one has had its time
         running = await whole(bare, pod, "main")
         assert running["main"].id != old
         assert running["main"].attempt == 1

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.objects.containers import RecreateTarget
+from tests.conformance.subject import eventually
 from tests.integration.conftest import MakeStokerd
 from tests.integration.pods import completed, request, tidy, whole
 from tests.integration.test_recreate import publish_app
@@ -128,5 +129,10 @@ async def test_stokerd_killed_beside_a_kubelet(make_stokerd: MakeStokerd, node: 
                 assert done.result == "Succeeded", done
                 await whole(bare, pod, *NAMES)
                 count += 1
+
+            async def counted() -> bool:
+                return kubelet.restarts == {"main": count}
+
+            await eventually("the kubelet has counted its last restart", counted)
         assert kubelet.restarts == {"main": count}  # once for each request, never twice
         assert await pids(bare, pod) == before

@@ -35,6 +35,8 @@ from tests.rig.registry import Registry, free_port
 from tests.rig.stokerd import Stokerd, Store, settle
 
 MANIFEST, BLOB = "/manifests/", "/blobs/"
+PATIENCE = 3
+"""Seconds without progress after which a slow pull would be taken for one that has stalled."""
 
 
 def through(proxy: FaultProxy, pushed: Pushed) -> str:
@@ -232,8 +234,10 @@ async def test_a_slow_pull_that_moves_is_left_alone(
     make_stokerd: MakeStokerd, clean_node: Node, proxy: FaultProxy, publish: Publish
 ) -> None:
     pushed = publish(ImageSpec(layers=(LayerSpec(size=8 << 20, seed="slow"),)))
-    stokerd = make_stokerd(clean_node, images={"stall_timeout": "1s"})
-    proxy.rule(Trickle(3 << 20), path=pushed.layers[0].digest)  # containerd shows a layer's progress by the MiB
+    stokerd = make_stokerd(clean_node, images={"stall_timeout": f"{PATIENCE}s"})
+    layer, rate = pushed.layers[0], 2 << 20  # containerd shows a layer's progress by the MiB, so twice a second
+    assert layer.size / rate > PATIENCE
+    proxy.rule(Trickle(rate), path=layer.digest)
     job = await stokerd.warm(through(proxy, pushed), attempts=1)
     assert job.items[0].reason == "Pulled", job.items[0].message
 

@@ -22,6 +22,8 @@ from tests.rig.browser import Browser
 from tests.rig.coordinator import Coordinator
 from tests.unit.coordinator.hypernodes.fabrics import Plan, all_facts
 
+expect.set_options(timeout=15_000)
+
 JOB = {
     "apiVersion": "apps.kruise.io/v1beta1",
     "kind": "ImagePullJob",
