@@ -20,7 +20,7 @@ from stokerd.errors import (
 from stokerd.runtime.blueprints import renewed
 from stokerd.runtime.containerd import Containerd
 from stokerd.runtime.pod_types import Blueprint, PodBlueprint
-from tests.conformance.pods import differences, ended, make_pod, pod_status_of, state_of, status_of
+from tests.conformance.pods import differences, ended, make_pod, pod_status_of, ready, state_of, status_of
 from tests.conformance.subject import FAILS, HEEDS, IGNORES, LASTS, MIB, MISSING, SAYS, Subject
 
 MAY_DIFFER = {"linux.cgroupsPath"}
@@ -48,6 +48,7 @@ class TestContainers:
         status = await status_of(subject, made)
         assert (status.container.state, status.pid > 0) == ("running", True)
         assert status.started_at is not None
+        await ready(subject, made)
         assert status.log_path == f"{pod.blueprint.config['log_directory']}/app-0.log"
 
         await containers.stop(made, 10)
@@ -121,6 +122,7 @@ class TestEndings:
 
     async def test_after_the_grace(self, subject: Subject) -> None:
         made = await (await make_pod(subject)).run(program=IGNORES)
+        await ready(subject, made)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await subject.runtime.containers.stop(made, 0.6)  # CRI makes a whole second of it

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stokerd.runtime.pod_types import Blueprint, ContainerState, ContainerStatus, PodBlueprint, PodStatus
-from tests.conformance.subject import HEEDS, Subject, eventually
+from tests.conformance.subject import HEEDS, READY, Subject, eventually
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,15 @@ async def pod_status_of(subject: Subject, pod: str) -> PodStatus:
 
 async def state_of(subject: Subject, container: str) -> ContainerState:
     return (await status_of(subject, container)).container.state
+
+
+async def ready(subject: Subject, container: str) -> None:
+    """Wait until a program that says how it takes signals has come to that."""
+
+    async def said() -> bool:
+        return (await subject.runtime.containers.exec(container, READY, timeout=10)).exit_code == 0
+
+    await eventually("the program to be ready for signals", said)
 
 
 async def ended(subject: Subject, container: str) -> ContainerStatus:

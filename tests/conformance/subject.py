@@ -19,10 +19,12 @@ Generation = Literal["1.6", "1.7", "2.1"]
 MIB = 1 << 20
 DEADLINE = 20.0
 
-HEEDS = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done")
+HEEDS = ("sh", "-c", "trap 'exit 0' TERM; touch /ready; while :; do sleep 3600 & wait $!; done")
 """A program that runs until it is told to stop, and then stops at once."""
-IGNORES = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+IGNORES = ("sh", "-c", "trap '' TERM; touch /ready; while :; do sleep 1; done")
 """One that does not heed the stop signal."""
+READY = ("test", "-e", "/ready")
+"""Fails until one of these two does with a signal what it is to do; a root that is read-only never shows it."""
 FAILS = ("sh", "-c", "exit 7")
 """One that ends at once, with 7."""
 MISSING = ("/no/such/program",)
