@@ -184,6 +184,7 @@ def test_a_node_that_is_down_keeps_its_place_also_when_the_coordinator_starts_an
     until("the others are back", lambda: scene.cluster.is_ready("node1") and scene.cluster.is_ready("node2"))
     until("they alone are ready", lambda: ready(scene) == {"roce": 2, scene.pair: 2, single: 0})
     assert scene.all_as_it_was(before)
+    until("its object says so", lambda: scene.status(single).get("unhealthyNodes"))
     (gone,) = scene.status(single)["unhealthyNodes"]
     assert (gone["name"], gone["message"]) == ("node3", "the node does not report")
     assert f"{single}  1 node, 0 ready · 800 Gb/s · 0.5:1 up  node3" in scene.stoker()

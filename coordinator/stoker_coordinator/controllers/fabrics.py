@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import structlog
@@ -71,6 +71,9 @@ class Fabrics:
         self._gone: set[str] = set()
         self._remember = False
         """Names and times may be others than those that were kept."""
+        self._states: tuple[SourceState, ...] = ()
+        """Of central sources, as they were kept last."""
+        self._keeping = asyncio.Lock()
         self._wake = asyncio.Event()
         informer.hear(self._hear)
 
@@ -179,6 +182,8 @@ class Fabrics:
             began = loop.time()
             delta = self.live.settle(self._clock())
             took = loop.time() - began
+            if _moves(delta, known):
+                await self._keep_now()  # first: nobody is told of a place that a coordinator killed now would not know
             self._follow(delta, known)
             if self._loads and loop.time() >= load_at:
                 load_at = loop.time() + _LOAD_EVERY
@@ -257,13 +262,17 @@ class Fabrics:
 
     async def _keep(self) -> None:
         """Write down what has become different, every few seconds."""
-        states: tuple[SourceState, ...] = ()
         while True:
             await asyncio.sleep(_KEEP_EVERY)
+            await self._keep_now(remember=self._remember)
+
+    async def _keep_now(self, *, remember: bool = True) -> None:
+        async with self._keeping:
             names, self._facts = self._facts, set()
             gone, self._gone = self._gone, set()
-            remember, self._remember = self._remember, False
-            fresh = tuple(state for state in self.sources.states if state not in states)
+            self._remember = False
+            states = self.sources.states
+            fresh = tuple(state for state in states if state not in self._states)
             nodes = [facts for facts in map(self.live.facts, names) if facts is not None]
             try:
                 await self._memory.keep(nodes, gone, fresh, self.live.memory() if remember else None)
@@ -273,7 +282,16 @@ class Fabrics:
                 self._gone |= gone
                 self._remember |= remember
             else:
-                states = self.sources.states
+                self._states = states
+
+
+def _moves(delta: Delta, known: Mapping[str, HyperNode]) -> bool:
+    """Say whether a domain comes or goes, or has other members or switches."""
+    return bool(delta.removed) or any(_place(known.get(each.name)) != _place(each) for each in delta.changed)
+
+
+def _place(domain: HyperNode | None) -> tuple[object, ...]:
+    return (domain.members, domain.switches) if domain is not None else ()
 
 
 def _is_ours(kept: objects.HyperNode) -> bool:

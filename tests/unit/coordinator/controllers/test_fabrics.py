@@ -246,6 +246,28 @@ async def test_who_asks_right_after_a_start_sees_what_was_known(tmp_path: Path) 
     await memory.close()
 
 
+@virtual
+async def test_a_place_is_kept_before_anybody_is_told_of_it(tmp_path: Path) -> None:
+    """A coordinator that is killed in the moment in which the object is there knows the domain and its members."""
+    here = Place(tmp_path)
+    for count in (1, 2, 3):
+        async with here.open() as fabrics:
+            await here.says(f"n{count}", *LEAVES)
+            while True:
+                found = (await here.store.list(HyperNode)).items
+                if count in {len(members(each)) for each in found if each.spec.tier == 1}:
+                    break
+                await asyncio.sleep(0.01)
+            before = fabrics.live.hypernodes()
+        memory = FabricMemory(tmp_path / "fabric.db", Inline())
+        again = Fabrics(here.store, Informer(here.store, KINDS), memory, here.settings, clock=here.now)
+        await again.open()
+        assert [(each.name, each.members) for each in again.live.hypernodes()] == [
+            (each.name, each.members) for each in before
+        ]
+        await memory.close()
+
+
 def test_what_an_upgrade_cannot_read_is_as_if_it_had_not_been_kept(tmp_path: Path) -> None:
     async def main() -> None:
         memory = FabricMemory(tmp_path / "fabric.db")
