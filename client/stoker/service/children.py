@@ -6,13 +6,37 @@ import asyncio
 import contextlib
 import os
 import signal
+from typing import Any
+
+
+async def start(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    """Start a program in a session of its own; *options* are those of `asyncio.create_subprocess_exec`.
+
+    OSError when it cannot be run. A cancellation waits for the start, and kills what was started with all that it has
+    started by then: asyncio would kill the program alone.
+    """
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(*argv, start_new_session=True, **options), name=f"start {argv[0]}"
+    )
+    cancelled: asyncio.CancelledError | None = None
+    while not starting.done():
+        try:
+            await asyncio.wait({starting})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return starting.result()
+    if starting.exception() is None:
+        kill_group(starting.result().pid)
+        await asyncio.shield(starting.result().wait())
+    raise cancelled
 
 
 async def communicate(process: asyncio.subprocess.Process, stdin: bytes | None = None) -> tuple[bytes, bytes]:
     """Return what a program prints, on both streams, when it has ended.
 
-    The program must have been started in a session of its own. Whatever breaks this off - a timeout, a cancellation -
-    kills it with all processes that it has started, also when it has ended itself and those go on.
+    It was started by `start`. Whatever breaks this off - a timeout, a cancellation - kills it with all processes that
+    it has started, also when it has ended itself and those go on.
     """
     finished = False
     try:

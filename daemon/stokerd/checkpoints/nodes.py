@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stoker.service.children import communicate
+from stoker.service.children import communicate, start
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.runtime.types import RuntimeInfo
 
@@ -35,13 +35,12 @@ async def run_on_node(
     if info.host_root:
         whole = ["nsenter", "--target", str(info.pid), "--mount", "--net", "--root", "--wdns=/", "--", *argv]
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await start(
             *whole,
             env=dict(environment or _PATH),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # CRIU tries things out in children, which would outlive it when it is killed
         )
     except OSError as error:
         raise CheckpointError(f"{argv[0]} cannot be run on the node: {error.strerror}") from None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.service.children import kill_group
+from stoker.service.children import kill_group, start
 from stokerd.registry.credentials import Credential, HelperCall
 
 MAX_OUTPUT = 1 << 20
@@ -85,13 +85,12 @@ async def _run(argv: list[str], stdin: bytes) -> tuple[int, bytes]:
         # It fits into the pipe's buffer, so nothing waits for a helper that does not read.
         our_in.write(stdin)
         our_in.close()
-        process = await asyncio.create_subprocess_exec(
+        process = await start(
             *argv,
             stdin=their_in,
             stdout=their_out,
             stderr=asyncio.subprocess.DEVNULL,
             cwd="/",
-            start_new_session=True,
         )
         their_in.close()
         their_out.close()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cri_stubs.containerd.services.introspection.v1 import introspection_pb2
 from cri_stubs.containerd.services.introspection.v1.introspection_pb2_grpc import IntrospectionStub
-from stoker.service.children import communicate
+from stoker.service.children import communicate, start
 from stokerd.errors import RuntimeFailure, RuntimeUnavailable, RuntimeUnsupported
 from stokerd.runtime import endpoint, facts
 from stokerd.runtime.channel import Wire
@@ -132,12 +132,11 @@ async def _program_version(name: str, directories: Sequence[str], pid: int, host
     if host_root:
         argv = ["nsenter", "--target", str(pid), "--mount", "--root", "--", *argv]
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await start(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
         )
     except OSError:
         return ""

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 
 from stoker.fabrics.foreign import decode, plain
-from stoker.service.children import kill_group
+from stoker.service.children import kill_group, start
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _AFTER_KILL = 1.0
@@ -35,13 +35,12 @@ class Command:
         if self._stuck is not None and self._stuck.returncode is None:
             raise CommandFailed("its last call still hangs")
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={"PATH": _PATH, "LC_ALL": "C"},
-                start_new_session=True,
             )
         except OSError as error:
             raise CommandFailed(f"{argv[0]} cannot be run: {error.strerror}") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.service.children import communicate
+from stoker.service.children import communicate, start
 from stokerd.errors import ConfigError, StokerError
 
 _PROGRAM_TIMEOUT, _MAX_TOKEN = 30.0, 4096
@@ -83,10 +83,9 @@ class Store:
         """Return a request for a certificate (PEM), of a new key or of the one that still has none."""
         try:
             await asyncio.to_thread(self._directory.mkdir, mode=0o700, parents=True, exist_ok=True)
-            process = await asyncio.create_subprocess_exec(
+            process = await start(
                 sys.executable, "-I", "-m", "stokerd.uplink.newkey", str(self._directory / _PENDING),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise NoIdentity(f"no key can be made: {error}") from None

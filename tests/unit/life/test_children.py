@@ -6,10 +6,11 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stoker.service.children import communicate
+from stoker.service.children import communicate, start
 
 PARENT = """
 import os, sys, time
@@ -28,10 +29,8 @@ time.sleep(1000)
 async def test_children_of_a_program_do_not_outlive_it(tmp_path: Path, how: str, parent: str) -> None:
     """As CRIU's that tries something out in one; also when it is gone itself, and they hold its pipes."""
     told = tmp_path / "child"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PARENT, str(told), parent,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    argv = (sys.executable, "-c", PARENT, str(told), parent)
+    process = await start(*argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     work = asyncio.create_task(communicate(process))
     async with asyncio.timeout(20):
         while not told.exists():  # noqa: ASYNC110 - a file tells nobody
@@ -56,10 +55,44 @@ async def test_children_of_a_program_do_not_outlive_it(tmp_path: Path, how: str,
 
 async def test_what_a_program_prints() -> None:
     script = "import sys; print(sys.stdin.read().upper(), end=''); print('no', file=sys.stderr)"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
+    pipe = asyncio.subprocess.PIPE
+    process = await start(sys.executable, "-c", script, stdin=pipe, stdout=pipe, stderr=pipe)
     assert await communicate(process, b"yes") == (b"YES", b"no\n")
     assert process.returncode == 0
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program runs, and has a child, before whoever started it is told of it."""
+    told, begun = tmp_path / "child", asyncio.Event()
+    real = asyncio.create_subprocess_exec
+
+    async def slow(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await real(*argv, **options)
+        begun.set()
+        while not told.exists():  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    work = asyncio.create_task(start(sys.executable, "-c", PARENT, str(told), "stays"))
+    await asyncio.wait_for(begun.wait(), 20)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(work, 20)
+    child = int(told.read_text())
+    async with asyncio.timeout(10):
+        while _state(child) != "Z":  # noqa: ASYNC110 - it is nobody's child here
+            await asyncio.sleep(0.01)
+
+
+async def test_what_cannot_be_run_is_told() -> None:
+    with pytest.raises(FileNotFoundError):
+        await start("/nowhere/program")
+
+
+def _state(process: int) -> str:
+    """Return the letter of the state that a process is in; one that is gone counts as a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "Z"
