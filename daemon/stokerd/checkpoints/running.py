@@ -101,6 +101,8 @@ class Runner:
                 continue
             while self._lost:
                 operation = self._ledger.get(self._lost.pop())
+                if self._has_end(operation):
+                    continue
                 found = [each for each in made if each.labels.get(OPERATION_LABEL) == operation.id]
                 end = operations.recovered(operation, map(views.checkpoint, found), self._clock())
                 with self._ends(end):
@@ -164,7 +166,7 @@ class Runner:
 
     async def _carry_out(self, task: Task) -> None:
         """See an operation to its end, whatever that is, and write it down. One that was cancelled before has one."""
-        if task.id in self._ending or operations.ended(self._ledger.get(task.id)):
+        if self._has_end(self._ledger.get(task.id)):
             return
         this = asyncio.current_task()
         assert this is not None
@@ -173,6 +175,10 @@ class Runner:
             await self._work_to_an_end(task)
         finally:
             del self._running[task.id]
+
+    def _has_end(self, operation: Operation) -> bool:
+        """Whether an operation has its end, be it that this is only just being written down."""
+        return operation.id in self._ending or operations.ended(operation)
 
     async def _work_to_an_end(self, task: Task) -> None:
         try:
