@@ -60,13 +60,15 @@ class Watch:
 
     async def _known(self) -> tuple[Clone, ...]:
         """Return all clones, as soon as they can be seen."""
+        pause = _RETRY_PAUSE
         while True:
             try:
                 return await asyncio.to_thread(self._shelf.clones)
             except (StokerError, OSError) as error:
                 _log.info("the clones cannot be seen yet", why=str(error))
             await self._runtime.wait_ready()
-            await asyncio.sleep(_RETRY_PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RETRY_MOST)
 
     async def _insist(self, watch: Callable[[Clone], Awaitable[None]], clone: Clone) -> None:
         """Try until it succeeds, or the clone is gone: nobody else would look after it before the next start."""
