@@ -13,7 +13,7 @@ from tests.rig.images import ImageSpec, build
 from tests.rig.node import Node
 from tests.rig.push import Pushed
 from tests.rig.registry import Registry
-from tests.rig.stokerd import Stokerd, Store, collect
+from tests.rig.stokerd import Stokerd, Store
 
 _numbers = itertools.count()
 
@@ -77,7 +77,7 @@ def clean_node(node: Node, stokerds: list[Stokerd]) -> Iterator[Node]:
 
     Before that every stokerd is stopped: one that keeps an image would bring it back.
     """
-    collect(node)
+    node.collect_garbage()
     before = Store.of(node)
     yield node
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig import bundled, cleanup, cri_probe, netns, paths, records
+from tests.rig import bundled, cleanup, cri_probe, mounts, netns, paths, records
 from tests.rig.errors import RigError
 from tests.rig.lock import RunLock
 from tests.rig.node import Node
@@ -120,6 +120,25 @@ def test_a_detached_node_lives_until_it_is_stopped(rig: Path, suite: str, name: 
     assert cleanup.stop(name)
     assert record.left_over() == []
     assert not cleanup.stop(name)
+
+
+def test_a_disk_that_another_mount_namespace_has_a_copy_of_goes_too(rig: Path) -> None:
+    """A namespace gets copies of all mounts that there are when it is made, whoever makes it."""
+    directory = rig / "copied"
+    directory.mkdir()
+    mounts.make_disk(directory / "disk.img", directory / "point", 16 << 20, None)
+    argv = ["unshare", "--mount", "sh", "-c", "echo up; exec sleep infinity"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "up\n"
+            assert mounts.mounts_below(directory, str(other.pid)) == [directory / "point"]
+            mounts.remove_below(directory)
+            assert mounts.loops_below(directory) == []
+            assert mounts.mounts_below(directory, str(other.pid)) == []
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 def test_a_process_id_used_again_is_another_process() -> None:

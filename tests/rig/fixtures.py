@@ -136,6 +136,7 @@ def make_node(rig: Path, suite: str, registry: Registry, proxy_port: int) -> Ite
         made.append(node)
         node.hosts(registry.address)
         node.hosts(f"127.0.0.1:{proxy_port}")
+        node.collect_garbage()
         return node
 
     yield make

@@ -20,9 +20,10 @@ class Mount:
     source: str
 
 
-def mounts() -> list[Mount]:
+def mounts(process: str = "self") -> list[Mount]:
+    """All mounts that a process sees."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         left, _, right = line.partition(" - ")
         kind, source, _ = right.split(" ", 2)
         point = left.split(" ")[4].encode().decode("unicode_escape")
@@ -30,9 +31,9 @@ def mounts() -> list[Mount]:
     return found
 
 
-def mounts_below(directory: Path) -> list[Path]:
+def mounts_below(directory: Path, process: str = "self") -> list[Path]:
     """Mount points at or below `directory`, the deepest first."""
-    points = [each.point for each in mounts() if each.point.is_relative_to(directory)]
+    points = [each.point for each in mounts(process) if each.point.is_relative_to(directory)]
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 
 
@@ -86,4 +87,24 @@ def remove_below(directory: Path) -> None:
         unmount(point)
     for device in loops_below(directory):
         run(["losetup", "-d", device], check=False)
-    until(f"the loop devices of {directory} to go", lambda: not loops_below(directory), 10.0)
+
+    def gone() -> bool:
+        if not loops_below(directory):
+            return True
+        _unmount_elsewhere(directory)
+        return False
+
+    until(f"the loop devices of {directory} to go", gone, 10.0, interval=0.1)
+
+
+def _unmount_elsewhere(directory: Path) -> None:
+    """Unmount in other mount namespaces, too: whoever makes one, as any process of the rig may at any time, gets copies
+    of all mounts that there are, and would hold them for as long as it lives."""
+    own = Path("/proc/self/ns/mnt").stat().st_ino
+    for process in (each.name for each in Path("/proc").iterdir() if each.name.isdigit()):
+        try:
+            points = mounts_below(directory, process) if Path(f"/proc/{process}/ns/mnt").stat().st_ino != own else []
+        except (OSError, ValueError):  # it has ended
+            continue
+        if points:
+            run(["nsenter", "--target", process, "--mount", "umount", "--lazy", *points], check=False)

@@ -154,12 +154,6 @@ def _words(node: Node, *arguments: str) -> frozenset[str]:
     return frozenset(node.ctr(*arguments).stdout.split())
 
 
-def collect(node: Node) -> None:
-    """Let containerd collect its garbage now, what it would otherwise collect some time later."""
-    lease = node.ctr("leases", "create").stdout.strip()
-    node.ctr("leases", "rm", "--sync", lease)
-
-
 def settle(node: Node, before: Store, timeout: float = 20) -> Store:
     """Wait until containerd's collector has brought the store back to *before*; return what is there at last."""
     state = Store.of(node)
