@@ -24,6 +24,7 @@ from stoker.cli.text import Style
 from stoker.client import Client
 from stoker.errors import ClientError
 from stoker.redaction import names_secret, redact
+from stoker.service.children import communicate, start
 
 _PART_SECONDS = 20.0
 _HISTORY_LINES = 1000
@@ -217,7 +218,7 @@ async def _ask_journal(oldest: float) -> str:
     if program is None:
         raise _NoJournal("journalctl is not installed")
     arguments = ["--unit=stokerd", f"--since=@{int(oldest)}", f"--lines={_JOURNAL_LINES}"]
-    process = await asyncio.create_subprocess_exec(
+    process = await start(
         program,
         *arguments,
         "--no-pager",
@@ -228,13 +229,9 @@ async def _ask_journal(oldest: float) -> str:
     )
     try:
         async with asyncio.timeout(_PART_SECONDS):
-            out, err = await process.communicate()
+            out, err = await communicate(process)
     except TimeoutError:
         raise _NoJournal(f"journalctl did not end within {_PART_SECONDS:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     if process.returncode:
         why = err.decode("utf-8", "replace").strip().partition("\n")[0]
         raise _NoJournal(why or f"journalctl ended with {process.returncode}")

@@ -110,6 +110,8 @@ class UplinkService:
         except StokerError as error:
             self._note(error.why if isinstance(error, RefusedHere) else error.reason, error)
             return error
+        finally:
+            self.standing.ended()
 
     def _note(self, reason: str, error: StokerError) -> None:
         """Log a failure once, until it is another one."""

@@ -31,9 +31,13 @@ class Standing:
         self.link.reason = self.link.message = self.link.hint = ""
 
     def lost(self, reason: str, error: StokerError) -> None:
-        """Note that there is no stream, or none yet; *since* stays when the last try was in vain, too."""
-        self._change(connected=False)
+        """Note why there is no stream, or none yet; *since* stays when the last try was in vain, too."""
+        self.ended()
         self.link.reason, self.link.message, self.link.hint = reason, error.message, error.hint or ""
+
+    def ended(self) -> None:
+        """Note that there is no stream any more, whatever has ended it."""
+        self._change(connected=False)
 
     def _change(self, *, connected: bool) -> None:
         if self.link.connected != connected:

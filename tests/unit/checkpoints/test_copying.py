@@ -25,13 +25,6 @@ def upper(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    root = tmp_path / "target"
-    root.mkdir()
-    return root
-
-
 def test_every_kind_of_entry(upper: Path, target: Path) -> None:
     copied = copy_tree(str(upper), str(target))
     assert seen(target) == seen(upper)

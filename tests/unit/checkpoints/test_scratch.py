@@ -31,13 +31,6 @@ def upper(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    root = tmp_path / "target"
-    root.mkdir()
-    return root
-
-
 def dump(root: Path, place: str, *, ended: bool) -> None:
     """Do what CRIU does, and is seen to do."""
     (root / place / CRIUS).mkdir()

@@ -98,6 +98,14 @@ async def test_work_goes_on_without_the_coordinator_and_results_come_later(tmp_p
     assert len(node.images.requests) == 2
 
 
+async def test_one_that_ends_is_not_told_to_be_connected(tmp_path: Path) -> None:
+    """Whatever ends it: a cancellation is no failure of which anything is noted."""
+    async with serving(tmp_path / "c") as bench:
+        async with uplink(tmp_path, FakeNode(), coordinator=bench.nodes.ports.plain) as service:
+            await eventually(lambda: service.standing.link.connected)
+        assert not service.standing.link.connected
+
+
 async def test_a_killed_stokerd_finds_what_it_had_begun(tmp_path: Path) -> None:
     node, ear = FakeNode(), Ear()
     ear.wishes["n1"] = [warm("u1", "a")]
