@@ -92,9 +92,15 @@ class Drive:
 
     @property
     def torn(self) -> bool:
-        """A container has been stopped, and its successor does not run yet."""
+        """A container has been stopped, or is about to be, and its successor does not run yet."""
         kubelet = self._job.row.owner == "kubelet"
-        return any(each.committed and not each.final and self._lacks(each, kubelet) for each in self._job.targets)
+        return any(self._begun(each) and not each.final and self._lacks(each, kubelet) for each in self._job.targets)
+
+    def _begun(self, target: Target) -> bool:
+        """There is no way back. What is being written to the journal cannot be taken out of it again, and the stop
+        follows at once."""
+        action, _ = self._busy.get(target.name, (None, None))
+        return target.committed or isinstance(action, act.Commit)
 
     def _lacks(self, target: Target, kubelet: bool) -> bool:
         if kubelet:

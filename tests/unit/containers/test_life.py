@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace as struct_replace
 from prometheus_client import generate_latest
 
 from stoker.objects.containers import EnvVar, RecreateTarget
+from stokerd.journal.rows import RecreateRow, TargetRow
 from stokerd.runtime.memory_conduct import Conduct
 from stokerd.settings import ContainerSettings
 from tests.unit.containers.house import APP, NEXT, House, only, turns
@@ -35,6 +38,32 @@ class TestParking:
             assert 5.9 < house.clock.time() - begun < 6.5
             assert house.states(pod, "app") == [(0, "exited"), (1, "running")]
             await house.stop()
+            await house.start()
+            assert (await house.ended(request.id)).result == "Succeeded"
+
+    @virtual
+    async def test_a_stop_waits_for_what_is_about_to_be_between_two(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """stokerd is told to stop while the journal takes its time to write that the container will be stopped."""
+        async with House(tmp_path) as house:
+            pod = house.pod("web", "app")
+            save, saving = house.journal.save, asyncio.Event()
+
+            async def slow(requests: Iterable[RecreateRow], targets: Iterable[TargetRow]) -> None:
+                rows = list(targets)
+                if any(each.committed_at is not None for each in rows) and not saving.is_set():
+                    saving.set()
+                    await asyncio.sleep(2)
+                await save(requests, rows)
+
+            monkeypatch.setattr(house.journal, "save", slow)
+            house.runtime.conduct(Conduct(starts_after=2))
+            request = await house.ask(pod, "app")
+            await saving.wait()
+            await house.service.park(60)
+            await house.stop()
+            assert house.states(pod, "app")[-1] == (1, "running")
             await house.start()
             assert (await house.ended(request.id)).result == "Succeeded"
 
