@@ -16,7 +16,9 @@ from stokerd.checkpoints.clone_types import Clone
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.nodes import run_on_node
 from stokerd.checkpoints.shelf import Shelf
+from stokerd.errors import RuntimeFailure
 from stokerd.runtime.protocol import NativeRuntime
+from stokerd.runtime.task_types import Task
 
 _log = structlog.get_logger("checkpoints")
 _KILL = 9
@@ -94,10 +96,20 @@ class Undoer:
             _log.warning("a network that was never made cannot be taken down", id=clone.id, why=error.message)
 
     async def _end(self, clone: str) -> None:
-        """Kill all processes of the clone and wait until they are gone."""
-        task = await self._runtime.tasks.get(clone)
-        if task is None:
-            return
+        """Kill all processes of the clone and wait until they are gone.
+
+        One whose start was broken off may begin to run only now: the shim goes on with it, although nobody waits.
+        """
+        while (task := await self._runtime.tasks.get(clone)) is not None:
+            await self._kill(clone, task)
+            try:
+                await self._runtime.tasks.delete(clone)
+            except RuntimeFailure:
+                now = await self._runtime.tasks.get(clone)
+                if now is not None and now.state == task.state:
+                    raise
+
+    async def _kill(self, clone: str, task: Task) -> None:
         if task.state in {"paused", "pausing"}:
             await self._runtime.tasks.resume(clone)
         if task.state != "stopped" and task.pid:
@@ -107,4 +119,3 @@ class Undoer:
                     await self._runtime.tasks.wait(clone)
             except TimeoutError:
                 raise CheckpointError(f"{clone} does not end although it was killed") from None
-        await self._runtime.tasks.delete(clone)

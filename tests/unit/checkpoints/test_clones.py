@@ -158,6 +158,31 @@ async def test_the_caller_goes_away(bench: Bench, programs: Programs, place: str
     assert left(bench, programs) == []
 
 
+async def test_a_start_that_was_broken_off_goes_on_in_the_shim(bench: Bench, programs: Programs) -> None:
+    """It comes to its end while what was made is being removed."""
+    kept = await bench.room.create(bench.container())
+    start, delete = bench.runtime.hold("tasks.Start", times=1), bench.runtime.hold("tasks.Delete", times=1)
+    task = asyncio.create_task(bench.room.clone(kept.id))
+    await start.reached.wait()
+    task.cancel()
+    await delete.reached.wait()
+    (clone,) = bench.runtime.native.tasks
+    bench.runtime.native.start(clone)
+    delete.release()
+    assert isinstance(await ended(task), asyncio.CancelledError)
+    assert left(bench, programs) == []
+
+
+async def test_one_that_cannot_be_removed_is_left_to_reconciliation(bench: Bench, programs: Programs) -> None:
+    kept = await bench.room.create(bench.container())
+    bench.runtime.fail("tasks.Start", "no")
+    bench.runtime.fail("tasks.Delete", "not now")
+    with pytest.raises(StokerError, match="no"):
+        await bench.room.clone(kept.id)
+    assert len((await bench.room.converge()).clones) == 1
+    assert left(bench, programs) == []
+
+
 @pytest.mark.parametrize("place", STEPS)
 async def test_stokerd_dies(bench: Bench, programs: Programs, place: str) -> None:
     kept = await bench.room.create(bench.container())
