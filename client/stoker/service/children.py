@@ -27,8 +27,7 @@ async def start(*argv: str, **options: Any) -> asyncio.subprocess.Process:
     if cancelled is None:
         return starting.result()
     if starting.exception() is None:
-        kill_group(starting.result().pid)
-        await asyncio.shield(starting.result().wait())
+        await _end(starting.result())
     raise cancelled
 
 
@@ -45,8 +44,22 @@ async def communicate(process: asyncio.subprocess.Process, stdin: bytes | None =
         return printed
     finally:
         if not finished:
-            kill_group(process.pid)
-            await asyncio.shield(process.wait())
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill it with its group, and wait for it; not for who has left the group and holds its pipes open, for whom
+    asyncio would wait."""
+    kill_group(process.pid)
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]  # noqa: SLF001
+    for descriptor in range(3):
+        pipe = transport.get_pipe_transport(descriptor)
+        if pipe is not None:
+            pipe.close()
+    try:
+        await asyncio.shield(process.wait())
+    finally:
+        transport.close()
 
 
 def kill_group(leader: int) -> None:

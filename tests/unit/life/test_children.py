@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ if child:
     os.rename(sys.argv[1] + ".new", sys.argv[1])
     if sys.argv[2] == "ends":
         os._exit(0)
+elif sys.argv[2] == "deserted":
+    os.setsid()
 time.sleep(1000)
 """
 
@@ -53,6 +56,27 @@ async def test_children_of_a_program_do_not_outlive_it(tmp_path: Path, how: str,
     assert process.returncode is not None
 
 
+async def test_who_has_left_the_group_and_holds_the_pipes_holds_nothing_up(tmp_path: Path) -> None:
+    told, pipe = tmp_path / "child", asyncio.subprocess.PIPE
+    process = await start(sys.executable, "-c", PARENT, str(told), "deserted", stdout=pipe, stderr=pipe)
+    work = asyncio.create_task(communicate(process))
+    async with asyncio.timeout(20):
+        while not told.exists():  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+    child = int(told.read_text())
+    async with asyncio.timeout(20):
+        while os.getsid(child) != child:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(work, 0.1)
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.read(), 10) == b""  # it is closed on this side
+        assert _state(child) != "Z"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 async def test_what_a_program_prints() -> None:
     script = "import sys; print(sys.stdin.read().upper(), end=''); print('no', file=sys.stderr)"
     pipe = asyncio.subprocess.PIPE
@@ -63,12 +87,13 @@ async def test_what_a_program_prints() -> None:
 
 async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program runs, and has a child, before whoever started it is told of it."""
-    told, begun = tmp_path / "child", asyncio.Event()
+    told, begun, cancelled = tmp_path / "child", asyncio.Event(), asyncio.Event()
     real = asyncio.create_subprocess_exec
 
     async def slow(*argv: str, **options: Any) -> asyncio.subprocess.Process:
         process = await real(*argv, **options)
         begun.set()
+        await cancelled.wait()
         while not told.exists():  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         return process
@@ -77,6 +102,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypa
     work = asyncio.create_task(start(sys.executable, "-c", PARENT, str(told), "stays"))
     await asyncio.wait_for(begun.wait(), 20)
     work.cancel()
+    cancelled.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(work, 20)
     child = int(told.read_text())
