@@ -377,7 +377,8 @@ class Events(Protocol):
         ...
 
     def containers(self) -> AsyncGenerator[ContainerEvent, None]:
-        """Yield what happens to containers and pod sandboxes from now on, likewise."""
+        """Yield what happens to containers and pod sandboxes from now on, likewise. That one has stopped may be told
+        after it was deleted."""
         ...
 
 

@@ -116,7 +116,7 @@ async def test_what_goes_wrong_leaves_nothing(here: Ship, there: Ship, registry:
     document = msgspec.json.decode(registry.manifests["v1"][1])
     for layer in document["layers"]:
         whole = registry.blobs[layer["digest"]]
-        for body, kind in ((whole[:-1] + b"x", (DigestMismatch, ArchiveRefused)), (None, RegistryError)):
+        for body, kind in ((_damaged(whole), (DigestMismatch, ArchiveRefused)), (None, RegistryError)):
             if body is None:
                 del registry.blobs[layer["digest"]]
             else:
@@ -133,6 +133,10 @@ async def test_what_goes_wrong_leaves_nothing(here: Ship, there: Ship, registry:
 
 
 # ------------------------------------------------------------------------------------------------ manifests
+
+
+def _damaged(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1])
 
 
 def layers(*kinds: str) -> list[dict[str, Any]]:
