@@ -86,6 +86,13 @@ class Heartbeat(Message, tag="beat", frozen=True):
     """Of the Probe that this answers."""
 
 
+class About(Message, tag="about", frozen=True):
+    """What the Hello said of the node, where that has changed: containerd was replaced, CRIU has been looked at."""
+
+    runtime: str = ""
+    capabilities: dict[str, str] = field(default_factory=dict)
+
+
 class Full(Message, tag="full", frozen=True):
     """A document as it is. ``body``: its JSON, packed (`stoker.link_documents`)."""
 
@@ -245,7 +252,7 @@ class Certificate(Message, tag="certificate", frozen=True):
     not_after: float
 
 
-UpMessage: TypeAlias = Hello | Heartbeat | Full | Delta | Results | Renew
+UpMessage: TypeAlias = Hello | Heartbeat | About | Full | Delta | Results | Renew
 DownMessage: TypeAlias = Welcome | Refused | Desired | Ack | Resync | Probe | Notice | Certificate
 
 
@@ -291,7 +298,7 @@ _encoder = msgspec.msgpack.Encoder()
 _up = msgspec.msgpack.Decoder(UpMessage)
 _down = msgspec.msgpack.Decoder(DownMessage)
 _tag = msgspec.msgpack.Decoder(_Tag)
-_UP_KINDS = frozenset({"hello", "beat", "full", "delta", "results", "renew"})
+_UP_KINDS = frozenset({"hello", "beat", "about", "full", "delta", "results", "renew"})
 _DOWN_KINDS = frozenset({"welcome", "refused", "desired", "ack", "resync", "probe", "notice", "certificate"})
 
 encode = _encoder.encode

@@ -10,12 +10,14 @@ from typing import Any
 import grpc
 import msgspec
 import structlog
+from msgspec import structs
 
 from stoker.link_documents import cleaned
 from stoker.objects import link
 from stoker.objects.inventory import ImageInventory, PodInventory
 from stoker.objects.link import (
     FINAL,
+    About,
     Delta,
     Full,
     Heartbeat,
@@ -257,6 +259,13 @@ class Streams:
             case Heartbeat():
                 self._metrics.beats.inc()
                 self._beat(record, session, message)
+            case About():
+                self._metrics.messages.labels("about").inc()
+                if record.hello is not None:
+                    record.hello = structs.replace(
+                        record.hello, runtime=message.runtime, capabilities=message.capabilities
+                    )
+                    self._upkeep.note(record)
             case Full() | Delta():
                 self._metrics.messages.labels("full" if isinstance(message, Full) else "delta").inc()
                 return self._document(record, session, message)

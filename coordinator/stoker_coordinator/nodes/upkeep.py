@@ -15,6 +15,7 @@ import structlog
 from msgspec import structs
 
 from stoker.objects.cluster_nodes import Node, NodeCapability, NodeStatus
+from stoker.objects.link import Hello
 from stoker.objects.meta import Condition, ConditionStatus, ObjectMeta
 from stoker_coordinator.errors import AlreadyExists, CoordinatorError, NotFound
 from stoker_coordinator.nodes.ports import Presence
@@ -121,9 +122,13 @@ def essence(record: Record) -> int:
             record.conflict,
             record.counts[:2],
             session.protocol if session else 0,
-            (record.hello.instance, record.hello.version) if record.hello else None,
+            _said(record.hello) if record.hello else None,
         )
     )
+
+
+def _said(hello: Hello) -> tuple[object, ...]:
+    return hello.instance, hello.version, hello.runtime, *sorted(hello.capabilities.items())
 
 
 def is_due(record: Record, now: float) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from stoker.objects import link
-from stoker.objects.link import Certificate, Heartbeat, Hello, JoinAnswer, JoinRequest
+from stoker.objects.link import About, Certificate, Heartbeat, Hello, JoinAnswer, JoinRequest
 from stoker.objects.node import NodeInfo
 from stokerd import VERSION
 from stokerd.errors import ConfigError, StokerError
@@ -213,26 +213,25 @@ class UplinkService:
 
     async def _hello(self) -> Hello:
         boot_id, machine_id = await asyncio.to_thread(_machine)
-        info = await self._info()
+        about = _about(await self._info())
         return Hello(
             node=self.node,
             boot_id=boot_id,
             machine_id=machine_id,
             instance=self._instance,
             version=VERSION,
-            runtime=f"{info.runtime_name} {info.runtime_version}".strip() if info is not None else "",
-            capabilities={each.name: "" if each.available else each.detail or "no" for each in info.capabilities}
-            if info is not None
-            else {},
+            runtime=about.runtime,
+            capabilities=about.capabilities,
             addresses=await asyncio.to_thread(_addresses, self._settings.coordinator),
             generation=self._wishes.generation,
         )
 
-    async def _heartbeat(self) -> Heartbeat:
+    async def _heartbeat(self) -> tuple[Heartbeat, About | None]:
         info = await self._info()
         if info is None:
-            return Heartbeat(ready=False, problem=f"stokerd did not answer itself for {_BEAT_SECONDS:g} s")
-        return Heartbeat(ready=info.runtime_ready, problem=info.runtime_message, free_bytes=info.space.free_bytes)
+            return Heartbeat(ready=False, problem=f"stokerd did not answer itself for {_BEAT_SECONDS:g} s"), None
+        beat = Heartbeat(ready=info.runtime_ready, problem=info.runtime_message, free_bytes=info.space.free_bytes)
+        return beat, _about(info) if info.runtime_ready else None
 
     async def _info(self) -> NodeInfo | None:
         try:
@@ -248,6 +247,14 @@ def _read_ca(path: Path) -> bytes:
             return file.read(_MAX_CA)
     except OSError as error:
         raise ConfigError("uplink.ca", [f"{path} cannot be read: {error.strerror or error}"]) from None
+
+
+def _about(info: NodeInfo | None) -> About:
+    """Return what the node says of itself beside how it is."""
+    if info is None:
+        return About()
+    capabilities = {each.name: "" if each.available else each.detail or "no" for each in info.capabilities}
+    return About(runtime=f"{info.runtime_name} {info.runtime_version}".strip(), capabilities=capabilities)
 
 
 def _machine() -> tuple[str, str]:

@@ -13,6 +13,7 @@ import structlog
 
 from stoker.objects import link
 from stoker.objects.link import (
+    About,
     Ack,
     Certificate,
     Desired,
@@ -64,21 +65,22 @@ class Stream:
         hello: Hello,
         inventory: Inventory,
         wishes: Wishes,
-        beat: Callable[[], Awaitable[Heartbeat]],
+        beat: Callable[[], Awaitable[tuple[Heartbeat, About | None]]],
         certified: Callable[[Certificate], Awaitable[None]],
         beside: Callable[[Stream], Awaitable[None]],
         woken: asyncio.Event,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*certified* takes a new certificate; *beside* runs while the stream is open; *woken* is set when there may be
-        something to say."""
+        """*beat* says how the node is, and what is known of it, None where that is unknown now; *certified* takes a new
+        certificate; *beside* runs while the stream is open; *woken* is set when there may be something to say."""
         self._hello, self._inventory, self._wishes = hello, inventory, wishes
         self._beat, self._certified, self._beside = beat, certified, beside
         self._woken, self._clock = woken, clock
         self._soon: dict[str, Any] = {}
         """Messages to be said before anything else, by kind."""
         self._last_beat = Heartbeat()
+        self._about = About(runtime=hello.runtime, capabilities=hello.capabilities)
         self._interval = 10.0
         self._not_before: dict[str, float] = {}
         self._resay_at = 0.0
@@ -173,8 +175,11 @@ class Stream:
 
     async def _keep_beating(self) -> None:
         while True:
-            self._last_beat = await self._beat()
+            self._last_beat, about = await self._beat()
             self._put("beat", self._last_beat)
+            if about is not None and about != self._about:
+                self._about = about
+                self._put("about", about)
             await asyncio.sleep(self._interval)
 
     async def _write(self, call: Any) -> None:

@@ -260,14 +260,15 @@ class FakeNode:
     def __init__(self) -> None:
         self.images, self.containers, self.checkpoints = FakeImages(), FakeContainers(), FakeCheckpoints()
         self.problem = ""
+        self.able, self.version = True, "2.1.4"
 
     async def info(self) -> NodeInfo:
         return NodeInfo(
             runtime_ready=not self.problem,
             runtime_message=self.problem,
             runtime_name="containerd",
-            runtime_version="2.1.4",
-            capabilities=[CapabilityStatus(name="criu", available=True)],
+            runtime_version="" if self.problem else self.version,
+            capabilities=[CapabilityStatus(name="criu", available=self.able, detail="" if self.able else "is asked")],
             space=SpaceNeed(free_bytes=1 << 30),
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from stoker.objects.cluster_nodes import Node
 from stoker.objects.images import ImageStatus, WarmRequest
 from stoker.objects.link import Wish
 from stoker_coordinator.store.memory import MemoryStore
@@ -21,7 +22,7 @@ from stokerd.journal.uplink import UplinkJournal
 from stokerd.settings import UplinkSettings
 from stokerd.uplink.service import UplinkService
 from stokerd.uplink.standing import Standing
-from tests.unit.coordinator.nodes.bench import Bench, Ear, join, serving
+from tests.unit.coordinator.nodes.bench import Bench, Ear, join, object_of, serving
 from tests.unit.uplink.fakes import FakeNode
 
 QUICK: dict[str, Any] = {"reconnect_initial": 0.05, "reconnect_max": 0.3, "inventory_interval": 0.1, "node": "n1"}
@@ -61,6 +62,33 @@ def ended(bench: Bench) -> list[tuple[str, int, str]]:
     return [
         (r.uid, r.generation, r.phase) for _, r in bench.ear.results if r.phase in {"Succeeded", "Failed", "Cancelled"}
     ]
+
+
+async def test_what_a_node_can_do_is_told_again_when_it_has_changed(tmp_path: Path) -> None:
+    """CRIU is asked for longer than it takes to connect, and containerd is replaced while stokerd runs on."""
+    node = FakeNode()
+    node.able = False
+
+    def said(able: bool, version: str, ready: str = "True") -> Callable[[Node], bool]:
+        def holds(shown: Node) -> bool:
+            status = shown.status
+            conditions = {each.type: each.status for each in status.conditions}
+            found = [each.available for each in status.capabilities], status.runtime_version, conditions.get("Ready")
+            return found == ([able], version, ready)
+
+        return holds
+
+    async with (
+        serving(tmp_path / "c", heartbeat=0.1) as bench,
+        uplink(tmp_path, node, coordinator=bench.nodes.ports.plain),
+    ):
+        await object_of(bench, "n1", said(False, "2.1.4"))
+        node.able = True
+        await object_of(bench, "n1", said(True, "2.1.4"))
+        node.problem, node.able = "containerd is away", False  # who cannot be asked now is taken to be as it was
+        await object_of(bench, "n1", said(True, "2.1.4", "False"))
+        node.problem, node.able, node.version = "", True, "2.1.9"
+        await object_of(bench, "n1", said(True, "2.1.9"))
 
 
 async def test_a_wish_is_done_once_and_its_result_is_forgotten_when_it_is_kept(tmp_path: Path) -> None:

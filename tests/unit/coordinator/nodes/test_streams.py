@@ -18,6 +18,7 @@ from stoker.objects.images import ImageStatus
 from stoker.objects.inventory import ImageInventory
 from stoker.objects.link import (
     MAX_MESSAGE,
+    About,
     Ack,
     Delta,
     Desired,
@@ -60,6 +61,9 @@ async def test_a_node_comes_and_its_object_says_what_it_is(tmp_path: Path) -> No
                 ("lazy", False),
             ]
             assert condition(shown, "Ready") == ("True", "Connected")
+            await node.say(About(runtime="containerd 2.1.9", capabilities={"criu": "", "lazy": ""}))
+            shown = await object_of(bench, "gpu-1", lambda each: each.status.runtime_version == "2.1.9")
+            assert [each.available for each in shown.status.capabilities] == [True, True]
             await node.say(Heartbeat(ready=False, problem="containerd does not answer"))
             shown = await object_of(bench, "gpu-1", lambda each: condition(each, "Ready")[0] == "False")
             assert shown.status.connected

@@ -59,6 +59,8 @@ def test_a_heartbeat_alone_is_worth_no_write() -> None:
         lambda record: setattr(record, "conflict", (1.0, "another machine")),
         lambda record: setattr(record, "counts", (1, 0, 0)),
         lambda record: setattr(record, "hello", replace(HELLO, version="2")),
+        lambda record: setattr(record, "hello", replace(HELLO, runtime="containerd 2.9.9")),
+        lambda record: setattr(record, "hello", replace(HELLO, capabilities={"clone": "no CRIU"})),
     ],
 )
 def test_what_has_changed_is_written_at_once(change: Any) -> None:
