@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from cri_stubs.containerd.services.introspection.v1 import introspection_pb2
@@ -19,10 +20,13 @@ from stokerd.runtime.cri import CriImageService
 from stokerd.runtime.endpoint import Found
 from stokerd.runtime.types import Capability, RuntimeInfo
 
+_log = structlog.get_logger("runtime")
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-~+.\w]*)?")
 _DECOMPRESSORS = ("igzip", "unpigz")
 PINNING_SINCE = (1, 7)
-_PROGRAM_TIMEOUT = 5.0
+_PROGRAM_TIMEOUT = 30.0
+"""More than a node takes that is short of everything: what has not answered by then counts as absent until containerd
+is connected to again."""
 
 
 class _Programs(msgspec.Struct, frozen=True):
@@ -144,6 +148,7 @@ async def _program_version(name: str, directories: Sequence[str], pid: int, host
         async with asyncio.timeout(_PROGRAM_TIMEOUT):
             output, _ = await communicate(process)
     except TimeoutError:
+        _log.warning("a program of the node does not answer, and counts as absent", program=path)
         output = b""
     match = _VERSION.search(output.decode("utf-8", "replace"))
     return match.group(0) if match else ""
