@@ -60,6 +60,13 @@ class Scene:
     pod: RigPod
     container: str
     file: str = "count"
+    leases_before: frozenset[str] = frozenset()
+
+    async def leases(self) -> list[str]:
+        """Return the leases that were made here and are there still; a stokerd that was killed on this node before may
+        have left some."""
+        now = await self.runtime.leases.list()
+        return [each.id for each in now if each.id.startswith("stoker-") and each.id not in self.leases_before]
 
     async def text(self, name: str) -> str:
         """Read a file off its root: what is frozen answers no command."""
@@ -118,7 +125,8 @@ async def scene(
     async with BareCri(node) as bare, room(str(node.endpoint), str(directory), **options) as (checkpoints, runtime):
         pod = await bare.run_pod(f"checkpoints-{next(_numbers)}")
         container = await bare.run(pod, "main", command=["sh", "-c", program], linux=apart())
-        made = Scene(node, bare, checkpoints, runtime, directory, pod, container)
+        before = frozenset(each.id for each in await runtime.leases.list())
+        made = Scene(node, bare, checkpoints, runtime, directory, pod, container, leases_before=before)
         await made.goes_on(60)
         try:
             yield made

@@ -94,7 +94,7 @@ async def test_through_a_registry_that_breaks_off(node: Node, proxy: FaultProxy)
         back = await shipper.pull(await here.checkpoints.importer(), name, ImportWish(trust=True))
         await here.checkpoints.verify(back.id)
         await lives(here, back.id, start)
-        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+        assert await here.leases() == []
 
 
 async def test_killed_in_the_middle(node: Node, tmp_path: Path) -> None:

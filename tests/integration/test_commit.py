@@ -42,7 +42,7 @@ async def test_the_image_runs_at_once(node: Node) -> None:
         assert int(await here.bare.exec(container, "cat", "/count")) > 0
         await here.bare.remove_pod(pod)
         await asyncio.to_thread(node.ctr, "images", "rm", "--sync", name, "stoker.test/committed:v2", made.id, again.id)
-        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+        assert await here.leases() == []
 
 
 async def test_the_tree_is_the_containers_file_by_file(node: Node) -> None:
@@ -84,7 +84,7 @@ async def test_the_tree_is_the_containers_file_by_file(node: Node) -> None:
             await here.bare.remove_pod(pod)
         names = [wish.name for wish in wishes]
         await asyncio.to_thread(node.ctr, "images", "rm", "--sync", *names, *ids)
-        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+        assert await here.leases() == []
 
 
 @pytest.mark.criu

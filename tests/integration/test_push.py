@@ -98,7 +98,7 @@ async def test_who_may_push(node: Node, registry: Registry) -> None:
             failing = f"{guarded.address}/made/failing:v1"
             with pytest.raises(RegistryError, match="made/failing"):
                 await pusher.push(name, failing, credentials=[me])
-        assert not [lease.id for lease in await here.runtime.leases.list() if lease.id.startswith("stoker-")]
+        assert await here.leases() == []
         config = msgspec.json.decode(await here.runtime.content.read(made.id))
         assert config["history"][-1]["created_by"] == "stoker commit"
         await asyncio.to_thread(node.ctr, "images", "rm", "--sync", name, made.id)
