@@ -67,10 +67,8 @@ class Stages:
                     await self._sleep(pause)
                     pause = min(pause * 2, _RETRY_MOST)
                     continue
-            tidings = cast("AsyncGenerator[OperationEvent, None]", self._rooms.follow_operation(found.id))
-            async with aclosing(tidings) as events:
-                async for event in events:
-                    found = event.operation
+            async with aclosing(self.seen(found)) as states:
+                async for found in states:
                     if not _interrupted(found):
                         yield found
             if not _interrupted(found):
@@ -78,6 +76,14 @@ class Stages:
             if len(tried) + 1 >= _MOST_TRIES:
                 yield found
                 return
+
+    async def seen(self, operation: Operation) -> AsyncGenerator[Operation, None]:
+        """Yield how far an operation is, to its end. Of one that stokerd was killed in the end is known a moment after
+        the next start."""
+        tidings = cast("AsyncGenerator[OperationEvent, None]", self._rooms.follow_operation(operation.id))
+        async with aclosing(tidings) as events:
+            async for event in events:
+                yield event.operation
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask, and ask again while that can help: containerd may be away."""
@@ -237,19 +243,24 @@ class CloneDoer:
             self._used[name] -= 1
 
     async def _made(self, uid: str, name: str, spec: CloneWish) -> AsyncGenerator[Told, None]:
-        checkpoint = spec.request.checkpoint
-        tried = await self._stages.known(uid, "clone-")
-        if not tried or _interrupted(tried[0]):
-            checkpoint = await self._here(spec, name)
-            if not checkpoint:
-                async with aclosing(self._pull(uid, name, spec)) as operations:
-                    async for pull in operations:
-                        if pull.phase == "Succeeded":
-                            checkpoint = pull.checkpoints[0].id
-                        else:
-                            yield operated(pull)
-            if not checkpoint:
+        for last in (await self._stages.known(uid, "clone-"))[:1]:
+            async with aclosing(self._stages.seen(last)) as states:
+                async for state in states:
+                    last = state
+                    if not _interrupted(last):
+                        yield operated(last)
+            if not _interrupted(last):
                 return
+        checkpoint = await self._here(spec, name)
+        if not checkpoint:
+            async with aclosing(self._pull(uid, name, spec)) as operations:
+                async for pull in operations:
+                    if pull.phase == "Succeeded":
+                        checkpoint = pull.checkpoints[0].id
+                    else:
+                        yield operated(pull)
+        if not checkpoint:
+            return
 
         async def begin(request: str) -> Operation:
             await self._remove(uid)  # what an interrupted try has left would be one too many

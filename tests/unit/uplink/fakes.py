@@ -152,6 +152,7 @@ class FakeCheckpoints:
         self.kept: dict[str, CheckpointInfo] = {}
         self.running: dict[str, CloneInfo] = {}
         self.away: StokerError | None = None
+        self.followed = 0
         self.bell = Bell()
 
     async def checkpoints(self) -> list[CheckpointInfo]:
@@ -172,6 +173,7 @@ class FakeCheckpoints:
         return [each for each in self.done if each.kind == kind]
 
     async def follow_operation(self, identity: str) -> AsyncGenerator[OperationEvent, None]:
+        self.followed += 1
         while True:
             found = next(each for each in self.done if each.id == identity)
             yield OperationEvent(operation=found)

@@ -206,6 +206,26 @@ async def test_interrupted_clones_are_made_anew_without_one_too_many(tmp_path: P
         assert [each.request for each in node.checkpoints.of("Clone")] == ["u1.clone-1", "u1.clone-2"]
 
 
+async def test_clones_of_which_it_is_known_late_that_they_were_interrupted(tmp_path: Path) -> None:
+    """A stokerd that was killed looks at what is there first, while the coordinator says its wishes already."""
+    node, ear = FakeNode(), Ear()
+    node.checkpoints.held = {"Clone"}
+    ear.wishes["n1"] = [clone(here="cp-on-the-other-node")]
+    async with serving(tmp_path / "c", ear=ear) as bench:
+        where = bench.nodes.ports.plain
+        async with uplink(tmp_path, node, coordinator=where):
+            await eventually(lambda: node.checkpoints.of("Clone"))
+        followed = node.checkpoints.followed
+        async with uplink(tmp_path, node, coordinator=where):
+            await eventually(lambda: node.checkpoints.followed > followed)
+            node.checkpoints.held = set()
+            node.checkpoints.end(node.checkpoints.of("Clone")[0], phase="Failed", reason="Interrupted")
+            await result(bench)
+        copies = {each.checkpoint for each in node.checkpoints.running.values()}
+        assert copies == set(node.checkpoints.kept)
+        assert len(node.checkpoints.running) == 2
+
+
 async def test_a_wish_that_goes_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     node, ear = FakeNode(), Ear()
     node.checkpoints.held = {"Pull"}
