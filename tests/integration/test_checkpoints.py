@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from stokerd.checkpoints.criu import Version, parse_version
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointNoSpace, CheckpointRefused
-from stokerd.checkpoints.model import Wish
+from stokerd.checkpoints.model import Intent, Wish
 from stokerd.checkpoints.service import Checkpoints
+from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import sees_all, survey
 from tests.integration.checkpoint_scene import (
     COUNT,
@@ -26,6 +29,7 @@ from tests.integration.checkpoint_scene import (
     scene,
 )
 from tests.rig.node import Node
+from tests.rig.waiting import until
 
 pytestmark = pytest.mark.criu
 
@@ -136,6 +140,43 @@ async def test_stokerd_is_killed_in_the_middle(node: Node) -> None:
         made = await here.checkpoints.create(here.container)
         await here.checkpoints.verify(made.id)
         await here.goes_on()
+
+
+async def test_stokerd_and_criu_are_killed_while_criu_alone_holds_a_container(node: Node) -> None:
+    """CRIU has frozen its cgroup, of which containerd knows nothing: the intent is all that there is of it."""
+    async with scene(node) as here:
+        task = await here.runtime.tasks.get(here.container)
+        assert task is not None
+        shelf = Shelf(str(here.directory))
+        await asyncio.to_thread(shelf.open)
+        intent = Intent("cp-20260101-000000-abcdef", here.container, datetime.now(UTC))
+        await asyncio.to_thread(shelf.begin, intent)
+        await asyncio.to_thread(_freeze_as_criu_does, task.pid)
+        stood = await here.count()
+        assert await here.state() == "running"
+        done = await here.checkpoints.converge()
+        assert (done.removed, done.left) == ([intent.id], [])
+        assert await here.goes_on() > stood
+
+
+def _freeze_as_criu_does(first: int) -> None:
+    """Freeze the cgroup of a process, and return when none of it runs."""
+    switch, told = _freezer(first)
+    switch.write_text("1" if switch.name == "cgroup.freeze" else "FROZEN")
+    until("it stands", lambda: {"frozen 1", "FROZEN"} & set(told.read_text().splitlines()))
+
+
+def _freezer(process: int) -> tuple[Path, Path]:
+    """Return the files that freeze a process's cgroup and that tell whether it is frozen."""
+    for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "freezer" in controllers.split(","):
+            state = Path(f"/sys/fs/cgroup/freezer{path}/freezer.state")
+            return state, state
+        unified = Path(f"/sys/fs/cgroup{path}/cgroup.freeze")
+        if not controllers and unified.exists():
+            return unified, unified.with_name("cgroup.events")
+    raise AssertionError(f"process {process} is in no cgroup that can be frozen")
 
 
 async def _kill_while_dumping(here: Scene, delay: float, *, frozen: bool) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Container
 import msgspec
 import structlog
 
+from stokerd.checkpoints.catching import thaw_group
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.freezing import Dumpers, dump_ended, end, thaw
 from stokerd.checkpoints.model import CHECKPOINT_LABEL, OWNER_LABEL, root_name
@@ -113,6 +114,8 @@ async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: 
                 done.left.append(checkpoint)
                 return
             done.thawed.append(intent.container_id)
+        elif task is not None and task.state == "running" and task.pid:
+            await asyncio.to_thread(thaw_group, task.pid)
     await remove(runtime, shelf, checkpoint)
     done.removed.append(checkpoint)
 

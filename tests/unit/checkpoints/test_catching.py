@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stokerd.checkpoints import catching, taking
+from stokerd.checkpoints import catching, converging, taking
 from stokerd.checkpoints.catching import Held, caught, family, still
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import Facts, fits_into_dump
@@ -204,3 +204,22 @@ async def test_whatever_ends_a_dump_its_cgroup_is_thawed(
     assert isinstance(await ended(making), asyncio.CancelledError if how == "cancelled" else CheckpointError)
     assert len(watched.thawed) == 1
     assert bench.left() == []
+
+
+async def test_a_stokerd_that_dies_in_a_dump_leaves_no_cgroup_frozen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    monkeypatch.setattr(converging, "thaw_group", watched.thawed.append)
+    container = bench.container()
+    hold = bench.runtime.hold("tasks.Checkpoint", times=1)
+    dead = asyncio.create_task(bench.room.create(container))
+    await hold.reached.wait()
+    done = await bench.new_room().converge()
+    assert (len(done.removed), done.left) == (1, [])
+    task = await bench.runtime.tasks.get(container)
+    assert task is not None
+    assert watched.thawed == [task.pid]
+    dead.cancel()
+    hold.release()
+    await ended(dead)
