@@ -347,12 +347,16 @@ def _files(place: Path) -> Iterator[Path]:
 def _write(path: Path, content: bytes, *, durable: bool = True) -> None:
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    new.rename(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        new.rename(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
     if durable:
         _flush(path.parent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,3 +154,23 @@ async def test_reconciliation_leaves_what_it_cannot_see(tmp_path: Path, monkeypa
     assert (await successor.converge()).removed == []
     assert [each.id for each in await successor.list()] == [kept.id]
     assert await successor.verify(kept.id) == kept
+
+
+def test_what_cannot_be_written_leaves_nothing_beside_what_was_there(
+    shelf: Shelf, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = sorted(prefix.tmp.rglob("*"))
+    monkeypatch.setattr("stokerd.checkpoints.shelf.os.fsync", full)
+    writes: tuple[Callable[[], None], ...] = (
+        lambda: shelf.write_pause(Pause("c9", "pausing", NOW)),
+        lambda: shelf.write_clone(replace(CLONE, why="changed")),
+        lambda: shelf.write(MEMBER.id, "spec.json", b"{}"),
+    )
+    for write in writes:
+        with pytest.raises(OSError, match="No space"):
+            write()
+    assert sorted(prefix.tmp.rglob("*")) == before
+    assert shelf.clone(CLONE.id) == CLONE
