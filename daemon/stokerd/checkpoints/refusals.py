@@ -99,6 +99,11 @@ _SAYINGS = (
         "let the program listen on 0.0.0.0, or give it the address that it had",
     ),
     _Saying(r"Pid \d+ do not match|Can't fork for \d+: File exists", "a process id is taken already"),
+    _Saying(
+        r"Unseizable non-zombie \d+ found, state D",
+        "a process waits for a disk or a device, and cannot be stopped meanwhile",
+        "try again when that answers",
+    ),
     _Saying(r"Unable to freeze|Timeout reached", "the processes could not be stopped in time", "try again"),
     _Saying(r"Magic doesn't match|Unexpected EOF|Corrupted|No .* image", "the images are damaged or incomplete"),
 )

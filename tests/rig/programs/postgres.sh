@@ -1,9 +1,11 @@
 # A cluster of PostgreSQL whose sessions write without an end: rows that refer to each other, in two tables. Runs as its
-# user. /tmp/count grows with each transaction.
+# user. /tmp/count grows with each transaction. No session waits for the disk: on one that stalls it would for longer than
+# CRIU waits for a process to stop.
 export PATH=/usr/lib/postgresql/bin:/bin PGDATA=/tmp/data PGHOST=/tmp LC_ALL=C
 initdb --no-sync --auth=trust --username=postgres >/tmp/initdb.log 2>&1 || exit 1
 echo "
 listen_addresses = ''
+fsync = off
 unix_socket_directories = '/tmp'
 shared_buffers = 16MB
 max_connections = 20
