@@ -101,8 +101,8 @@ _SAYINGS = (
     _Saying(r"Pid \d+ do not match|Can't fork for \d+: File exists", "a process id is taken already"),
     _Saying(
         r"Unseizable non-zombie \d+ found, state D",
-        "a process waits for a disk or a device, and cannot be stopped meanwhile",
-        "try again when that answers",
+        "a process is just starting another program (vfork), or waits for a disk or a device, and cannot be stopped",
+        "try again",
     ),
     _Saying(r"Unable to freeze|Timeout reached", "the processes could not be stopped in time", "try again"),
     _Saying(r"Magic doesn't match|Unexpected EOF|Corrupted|No .* image", "the images are damaged or incomplete"),

@@ -1,11 +1,10 @@
 # A cluster of PostgreSQL whose sessions write without an end: rows that refer to each other, in two tables. Runs as its
-# user. /tmp/count grows with each transaction. No session waits for the disk: on one that stalls it would for longer than
-# CRIU waits for a process to stop.
+# user. /tmp/count grows with each transaction; psql writes it itself, since CRIU cannot stop who is just starting another
+# program (vfork).
 export PATH=/usr/lib/postgresql/bin:/bin PGDATA=/tmp/data PGHOST=/tmp LC_ALL=C
 initdb --no-sync --auth=trust --username=postgres >/tmp/initdb.log 2>&1 || exit 1
 echo "
 listen_addresses = ''
-fsync = off
 unix_socket_directories = '/tmp'
 shared_buffers = 16MB
 max_connections = 20
@@ -25,7 +24,7 @@ writer() {
         echo "begin; insert into batch values ($1 * 1000000000 + $i, 10);"
         echo "insert into item (batch, text) select $1 * 1000000000 + $i, md5(random()::text) from generate_series(1, 10);"
         echo "commit;"
-        [ "$1" = 1 ] && echo "\\! echo $i >/tmp/count.new; mv /tmp/count.new /tmp/count"
+        [ "$1" = 1 ] && echo "\\o /tmp/count" && echo "\\qecho $i" && echo "\\o"
     done | psql --quiet --set ON_ERROR_STOP=1 >/tmp/writer-$1.log 2>&1
     echo "writer $1 ended" >>/tmp/bad
 }

@@ -35,7 +35,7 @@ END = "(00.123456) Error (criu/cr-dump.c:2128): Dumping FAILED."
         ("sk-inet.c:3): inet: Can't bind inet socket (id 3): Cannot assign requested address", "address"),
         ("cr-restore.c:1): Pid 12 do not match expected 7", "taken"),
         ("seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts, timeout: 10s)", "in time"),
-        ("infect.c:262): Unseizable non-zombie 28965 found, state D, err -1/4", "waits for a disk"),
+        ("infect.c:262): Unseizable non-zombie 28965 found, state D, err -1/4", "starting another program"),
         ("image.c:1): Magic doesn't match for pagemap-1.img", "damaged"),
         ("bfd.c:1): Unexpected EOF", "damaged"),
     ],
