@@ -14,6 +14,7 @@ from stokerd.checkpoints.errors import CheckpointRefused
 from stokerd.checkpoints.model import Intent, Tell, Wish, untold
 from stokerd.checkpoints.overlay import Root, root_of
 from stokerd.checkpoints.preflight import Facts, Obstacle, fits_into_dump, obstacles, together
+from stokerd.checkpoints.scratch import Tried
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey, sees_all
 from stokerd.errors import NotFound, RuntimeFailure, RuntimeUnavailable
@@ -40,6 +41,8 @@ class Job(msgspec.Struct, frozen=True):
     together: int = 1
     tell: Tell = untold
     quick: bool = False
+    tried: Tried | None = None
+    """A quick dump of it that was not quick enough."""
 
     @property
     def intent(self) -> Intent:

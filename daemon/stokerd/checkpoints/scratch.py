@@ -8,6 +8,7 @@ sees the new time of the one it is in. Blocking; runs in a thread.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -37,10 +38,16 @@ class Scratch(msgspec.Struct, frozen=True):
         """Say whether an entry, by its path from the root, is one of CRIU's."""
         return _NAME.fullmatch(path) is not None and path not in self.known
 
-    def looked_again(self, later: Scratch, since: float) -> Scratch:
-        """Prefer what was found when the processes stood (*since*, `perf_counter`), unless CRIU may have done it."""
-        stood = time.time() - (time.perf_counter() - since) - _COARSE
-        sure = {place: about for place, about in later.places.items() if about is None or about.st_mtime < stood}
+    def looked_again(self, later: Scratch, since: float, until: float = math.inf) -> Scratch:
+        """Prefer what was found later, unless CRIU may have done it, which was at work from *since*, when the processes
+        stood, *until* then (`perf_counter`)."""
+        offset = time.time() - time.perf_counter()
+        begun, ended = since + offset - _COARSE, until + offset + _COARSE
+        sure = {
+            place: about
+            for place, about in later.places.items()
+            if about is None or not begun <= about.st_mtime <= ended
+        }
         return Scratch(self.places | sure, self.known)
 
     def mend(self, target: str, copied: Copied) -> None:
@@ -59,6 +66,18 @@ class Scratch(msgspec.Struct, frozen=True):
                 os.utime(fd, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
         finally:
             os.close(fd)
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """A dump that has to be made once more: what there was before it, and when CRIU was at work (`perf_counter`)."""
+
+    before: Scratch
+    since: float
+    until: float
+
+    def and_now(self, now: Scratch) -> Scratch:
+        """Return what there was before, with what the container has changed since."""
+        return self.before.looked_again(now, self.since, self.until)
 
 
 def look(upper: str) -> Scratch:

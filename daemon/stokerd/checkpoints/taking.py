@@ -49,7 +49,7 @@ from stokerd.checkpoints.model import (
 from stokerd.checkpoints.overlay import root_of
 from stokerd.checkpoints.preparing import Job, Preparer
 from stokerd.checkpoints.refusals import explain
-from stokerd.checkpoints.scratch import Scratch, look
+from stokerd.checkpoints.scratch import Scratch, Tried, look
 from stokerd.checkpoints.shelf import Shelf
 from stokerd.checkpoints.surveying import Survey
 from stokerd.errors import RuntimeFailure, RuntimeInvalid, RuntimeNoSpace, RuntimeTimeout
@@ -103,16 +103,17 @@ class Taker:
         """Checkpoint the containers in one freeze. CheckpointRefused, before anything is frozen, names what stands in
         the way. When one of them fails, there is no checkpoint of any."""
         try:
-            return await self._take(container_ids, wish, tell, grouped=grouped, quick=True)
-        except _TooLate:
+            return await self._take(container_ids, wish, tell, grouped=grouped)
+        except _TooLate as late:
             _log.info("the files could not be copied within the dump; once more, frozen", containers=container_ids)
-            return await self._take(container_ids, wish, tell, grouped=grouped, quick=False)
+            return await self._take(container_ids, wish, tell, grouped=grouped, tried=late.tried)
 
     async def _take(
-        self, container_ids: Sequence[str], wish: Wish, tell: Tell, *, grouped: bool, quick: bool
+        self, container_ids: Sequence[str], wish: Wish, tell: Tell, *, grouped: bool, tried: Tried | None = None
     ) -> tuple[Manifest, ...]:
         tell("surveying")
-        jobs = await self._preparer.prepare(container_ids, wish, tell, grouped=grouped, quick=quick)
+        found = await self._preparer.prepare(container_ids, wish, tell, grouped=grouped, quick=tried is None)
+        jobs = [msgspec.structs.replace(job, tried=tried) for job in found]
         freezes = tuple(Freeze(self._runtime, job.record.id, ours=not job.intent.was_paused) for job in jobs)
         self.under_way.update(job.id for job in jobs)
         try:
@@ -228,8 +229,11 @@ class Taker:
         """
         job.tell("dumping")
         stop, ended = threading.Event(), threading.Event()
+        began = perf_counter()
         before = await in_thread(stop, lambda: look(self._here(job.upper)))
-        work = partial(self._copy, job, target, stop, before)
+        if job.tried is not None:
+            before = job.tried.and_now(before)
+        work: Callable[[], Captured | None] = partial(self._copy, job, target, stop, before)
         if job.quick:
             work = partial(self._copy_meanwhile, job, target, stop, before, ended)
         dump = asyncio.create_task(self._dump(job), name=f"dump {job.id}")
@@ -242,7 +246,10 @@ class Taker:
             error = task.exception()
             if error is not None:
                 raise error
-        return copy.result()
+        captured = copy.result()
+        if captured is None:
+            raise _TooLate(Tried(before, began, perf_counter()))
+        return captured
 
     async def _dump(self, job: Job) -> None:
         images, work = (self._shelf.node_path(job.id, name) for name in (shelves.IMAGES, shelves.WORK))
@@ -293,15 +300,15 @@ class Taker:
 
     def _copy_meanwhile(
         self, job: Job, target: str, stop: threading.Event, before: Scratch, ended: threading.Event
-    ) -> Captured:
-        """Copy while CRIU holds all processes; _TooLate when it did not hold them from the first file to the last."""
+    ) -> Captured | None:
+        """Copy while CRIU holds all processes; None when it did not hold them from the first file to the last."""
         held = caught(job.task.pid, lambda: stop.is_set() or ended.is_set())
         if held is None:
-            raise _TooLate
+            return None
         before = before.looked_again(look(self._here(job.upper)), held.since)
         captured = self._copy(job, target, stop, before)
         if not still(job.task.pid, held):
-            raise _TooLate
+            return None
         return msgspec.structs.replace(captured, since=held.since)
 
     # ------------------------------------------------------------------------------------------ after
@@ -325,8 +332,9 @@ class Taker:
 class _TooLate(CheckpointError):
     """CRIU had let the processes go before the copy of their files was complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, tried: Tried) -> None:
         super().__init__("the dump ended before the copy of the files")
+        self.tried = tried
 
 
 def _tell_log(made: Sequence[Manifest]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stokerd.checkpoints.copying import copy_tree
-from stokerd.checkpoints.scratch import look
+from stokerd.checkpoints.scratch import Tried, look
 from stokerd.checkpoints.trees import walk
 from tests.unit.checkpoints.trees import build_upper, seen
 
@@ -113,5 +113,19 @@ def test_what_changed_just_before_the_processes_stood(upper: Path, who: str, rig
     changed = now - 10**9 if who == "container" else now + 10**6
     os.utime(upper / "tmp", ns=(changed, changed))
     found = first.looked_again(look(str(upper)), since).places["tmp"]
+    assert found is not None
+    assert found.st_mtime_ns == (changed if right == "later" else LONG_AGO[1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "right"), [(-3.0, "later"), (-1.0, "first"), (1.0, "later")], ids=["before CRIU", "amid", "after it"]
+)
+def test_a_dump_that_is_made_once_more(upper: Path, seconds: float, right: str) -> None:
+    """CRIU was at work from two seconds ago until now: what changed then may be its doing, all else is not."""
+    now, clock = time.time_ns(), time.perf_counter()
+    tried = Tried(look(str(upper)), clock - 2, clock)
+    changed = now + int(seconds * 10**9)
+    os.utime(upper / "tmp", ns=(changed, changed))
+    found = tried.and_now(look(str(upper))).places["tmp"]
     assert found is not None
     assert found.st_mtime_ns == (changed if right == "later" else LONG_AGO[1])
