@@ -6,10 +6,10 @@ import asyncio
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
+from stokerd.checkpoints.catching import freezers
 from stokerd.checkpoints.criu import Version, parse_version
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointNoSpace, CheckpointRefused
 from stokerd.checkpoints.model import Intent, Wish
@@ -155,28 +155,16 @@ async def test_stokerd_and_criu_are_killed_while_criu_alone_holds_a_container(no
         stood = await here.count()
         assert await here.state() == "running"
         done = await here.checkpoints.converge()
-        assert (done.removed, done.left) == ([intent.id], [])
+        assert (done.thawed, done.removed, done.left) == ([here.container], [intent.id], [])
         assert await here.goes_on() > stood
 
 
 def _freeze_as_criu_does(first: int) -> None:
     """Freeze the cgroup of a process, and return when none of it runs."""
-    switch, told = _freezer(first)
-    switch.write_text("1" if switch.name == "cgroup.freeze" else "FROZEN")
+    (freezer,) = freezers(first)
+    freezer.path.write_text(freezer.on)
+    told = freezer.path if freezer.on == "FROZEN" else freezer.path.with_name("cgroup.events")
     until("it stands", lambda: {"frozen 1", "FROZEN"} & set(told.read_text().splitlines()))
-
-
-def _freezer(process: int) -> tuple[Path, Path]:
-    """Return the files that freeze a process's cgroup and that tell whether it is frozen."""
-    for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "freezer" in controllers.split(","):
-            state = Path(f"/sys/fs/cgroup/freezer{path}/freezer.state")
-            return state, state
-        unified = Path(f"/sys/fs/cgroup{path}/cgroup.freeze")
-        if not controllers and unified.exists():
-            return unified, unified.with_name("cgroup.events")
-    raise AssertionError(f"process {process} is in no cgroup that can be frozen")
 
 
 async def _kill_while_dumping(here: Scene, delay: float, *, frozen: bool) -> None:

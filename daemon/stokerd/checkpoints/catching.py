@@ -63,16 +63,34 @@ def family(first: int) -> Tasks:
     return frozenset(found)
 
 
-def thaw_group(first: int) -> None:
-    """Thaw the cgroup of a process. A CRIU that died at the wrong moment leaves it frozen, and containerd, which did
-    not freeze it, would not know. OSError when it cannot be written."""
-    for line in _text(f"/proc/{first}/cgroup").splitlines():
+class Freezer(msgspec.Struct, frozen=True):
+    """The file that freezes a cgroup, and what is written to it for that and against it."""
+
+    path: Path
+    on: str
+    off: str
+
+
+def freezers(process: int) -> tuple[Freezer, ...]:
+    """Return what a process can be frozen by, of its own cgroups (v1 and v2); none where they cannot be seen."""
+    found = []
+    for line in _text(f"/proc/{process}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if "freezer" in controllers.split(","):
-            _write(Path(f"/sys/fs/cgroup/freezer{path}/freezer.state"), "THAWED")
+            found.append(Freezer(Path(f"/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN", "THAWED"))
         elif not controllers:
             for mount in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
-                _write(Path(f"{mount}{path}/cgroup.freeze"), "0")
+                found.append(Freezer(Path(f"{mount}{path}/cgroup.freeze"), "1", "0"))
+    return tuple(each for each in found if each.path.exists() and ".." not in each.path.parts)
+
+
+def thaw_group(first: int) -> bool:
+    """Thaw the cgroup of a process; say whether it was frozen. A CRIU that died at the wrong moment leaves it so, and
+    containerd, which did not freeze it, would not know. OSError when it is frozen and cannot be written."""
+    frozen = [each for each in freezers(first) if _text(str(each.path)).strip() != each.off]
+    for each in frozen:
+        each.path.write_text(each.off, encoding="ascii")
+    return bool(frozen)
 
 
 def _threads(process: int) -> list[int]:
@@ -96,11 +114,6 @@ def _state(process: int, thread: int) -> tuple[str, int]:
 
 def _is_criu(process: int) -> bool:
     return _text(f"/proc/{process}/comm").strip() == "criu"
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists() and ".." not in path.parts:
-        path.write_text(text, encoding="ascii")
 
 
 def _text(path: str) -> str:

@@ -114,8 +114,8 @@ async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: 
                 done.left.append(checkpoint)
                 return
             done.thawed.append(intent.container_id)
-        elif task is not None and task.state == "running" and task.pid:
-            await asyncio.to_thread(thaw_group, task.pid)
+        elif task is not None and task.state == "running" and await asyncio.to_thread(thaw_group, task.pid):
+            done.thawed.append(intent.container_id)
     await remove(runtime, shelf, checkpoint)
     done.removed.append(checkpoint)
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from stokerd.checkpoints import catching, converging, taking
-from stokerd.checkpoints.catching import Held, caught, family, still
+from stokerd.checkpoints.catching import Freezer, Held, caught, family, still
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import Facts, fits_into_dump
 from stokerd.errors import RuntimeFailure
@@ -104,7 +104,22 @@ async def test_a_child_that_runs_is_not_held() -> None:
 
 
 def test_a_cgroup_that_is_not_there_is_left_alone() -> None:
-    catching.thaw_group(0)
+    assert not catching.thaw_group(0)
+
+
+@pytest.mark.parametrize(("name", "on", "off"), [("freezer.state", "FROZEN", "THAWED"), ("cgroup.freeze", "1", "0")])
+def test_only_what_is_frozen_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, on: str, off: str
+) -> None:
+    """Where cgroups are seen and cannot be written, one that is not frozen holds nothing up."""
+    switch = Freezer(tmp_path / name, on, off)
+    monkeypatch.setattr(catching, "freezers", lambda _pid: (switch,))
+    switch.path.write_text(f"{off}\n")
+    assert not catching.thaw_group(1)
+    assert switch.path.read_text() == f"{off}\n"
+    switch.path.write_text(f"{on}\n")
+    assert catching.thaw_group(1)
+    assert switch.path.read_text() == off
 
 
 @pytest.mark.parametrize(
@@ -169,6 +184,27 @@ async def test_a_copy_that_came_too_late_is_made_again_frozen(
     assert bench.runs(container)
     directory = Path(bench.runtime.store.snapshots[made.root.snapshot].directory, "fs")
     assert seen(directory) == seen(bench.upper(container))
+
+
+async def test_a_copy_that_is_made_again_has_nothing_of_the_first_dump(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU makes a directory in /tmp, and removes it: in the container itself the time of /tmp is another one then."""
+    Watched(monkeypatch)
+    container = bench.container()
+    place = bench.upper(container) / "tmp"
+    place.mkdir(exist_ok=True)
+    os.utime(place, ns=(10**18, 10**18))
+    wanted = seen(bench.upper(container))
+
+    def late(_pid: int, _ended: object) -> None:
+        (place / "cr-tmpfs.Ab3dEf").mkdir()
+        (place / "cr-tmpfs.Ab3dEf").rmdir()
+
+    monkeypatch.setattr(taking, "caught", late)
+    made = await bench.room.create(container)
+    assert seen(bench.upper(container)) != wanted
+    assert seen(Path(bench.runtime.store.snapshots[made.root.snapshot].directory, "fs")) == wanted
 
 
 async def test_a_dump_that_fails_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
