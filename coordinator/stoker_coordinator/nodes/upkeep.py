@@ -128,7 +128,7 @@ def essence(record: Record) -> int:
 
 
 def _said(hello: Hello) -> tuple[object, ...]:
-    return hello.instance, hello.version, hello.runtime, *sorted(hello.capabilities.items())
+    return hello.instance, hello.version, hello.runtime, frozenset(hello.capabilities.items())
 
 
 def is_due(record: Record, now: float) -> bool:

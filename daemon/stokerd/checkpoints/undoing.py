@@ -108,6 +108,8 @@ class Undoer:
                 now = await self._runtime.tasks.get(clone)
                 if now is not None and now.state == task.state:
                     raise
+            else:
+                return
 
     async def _kill(self, clone: str, task: Task) -> None:
         if task.state in {"paused", "pausing"}:

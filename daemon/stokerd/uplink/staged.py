@@ -145,10 +145,8 @@ class CheckpointDoer:
         assert wish is not None
         spec = spec_of(wish, CheckpointWish)
         made = await self._operation(local)
-        tidings = cast("AsyncGenerator[OperationEvent, None]", self._rooms.follow_operation(local))
-        async with aclosing(tidings) as events:
-            async for event in events:
-                made = event.operation
+        async with aclosing(self._stages.seen(made)) as states:
+            async for made in states:
                 if made.phase != "Succeeded" or not spec.destination:
                     yield operated(made)
         if made.phase != "Succeeded" or not spec.destination:
@@ -243,10 +241,11 @@ class CloneDoer:
             self._used[name] -= 1
 
     async def _made(self, uid: str, name: str, spec: CloneWish) -> AsyncGenerator[Told, None]:
-        for last in (await self._stages.known(uid, "clone-"))[:1]:
+        tried = await self._stages.known(uid, "clone-")
+        if tried:
+            last = tried[0]
             async with aclosing(self._stages.seen(last)) as states:
-                async for state in states:
-                    last = state
+                async for last in states:
                     if not _interrupted(last):
                         yield operated(last)
             if not _interrupted(last):
