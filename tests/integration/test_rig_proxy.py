@@ -136,7 +136,7 @@ def test_delay_and_trickle(proxy: FaultProxy, blob: str) -> None:
     assert time.monotonic() - began >= 0.2
     began = time.monotonic()
     assert len(got(proxy, blob, {"Range": "bytes=0-99999"})[1]) == 100_000
-    assert time.monotonic() - began >= 0.4
+    assert 0.4 <= time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("after", [0, 1, 65_536, 300_001])
