@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stokerd.checkpoints.catching import freezers
+from stokerd.checkpoints.catching import freezer_of
 from stokerd.checkpoints.criu import Version, parse_version
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointNoSpace, CheckpointRefused
 from stokerd.checkpoints.model import Intent, Wish
@@ -161,9 +161,10 @@ async def test_stokerd_and_criu_are_killed_while_criu_alone_holds_a_container(no
 
 def _freeze_as_criu_does(first: int) -> None:
     """Freeze the cgroup of a process, and return when none of it runs."""
-    (freezer,) = freezers(first)
-    freezer.path.write_text(freezer.on)
-    told = freezer.path if freezer.on == "FROZEN" else freezer.path.with_name("cgroup.events")
+    switch = freezer_of(first)
+    assert switch is not None
+    switch.path.write_text(switch.on)
+    told = switch.path if switch.on == "FROZEN" else switch.path.with_name("cgroup.events")
     until("it stands", lambda: {"frozen 1", "FROZEN"} & set(told.read_text().splitlines()))
 
 

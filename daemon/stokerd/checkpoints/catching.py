@@ -71,26 +71,40 @@ class Freezer(msgspec.Struct, frozen=True):
     off: str
 
 
-def freezers(process: int) -> tuple[Freezer, ...]:
-    """Return what a process can be frozen by, of its own cgroups (v1 and v2); none where they cannot be seen."""
-    found = []
-    for line in _text(f"/proc/{process}/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "freezer" in controllers.split(","):
-            found.append(Freezer(Path(f"/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN", "THAWED"))
-        elif not controllers:
-            for mount in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
-                found.append(Freezer(Path(f"{mount}{path}/cgroup.freeze"), "1", "0"))
-    return tuple(each for each in found if each.path.exists() and ".." not in each.path.parts)
+def freezer(groups: str) -> Freezer | None:
+    """Return what runc has CRIU freeze, from a container's /proc/PID/cgroup; None where there is nothing to freeze by.
+
+    It is the freezer of v1 wherever there is one: then nobody freezes by the group in v2 that runc makes beside it, or
+    that the container shares with whoever started containerd.
+    """
+    paths = {
+        name: path
+        for _, names, path in (line.split(":", 2) for line in groups.splitlines())
+        for name in names.split(",")
+    }
+    if path := paths.get("freezer"):
+        found = Freezer(Path(f"/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN", "THAWED")
+    elif path := paths.get(""):
+        found = Freezer(Path(f"/sys/fs/cgroup{path}/cgroup.freeze"), "1", "0")
+    else:
+        return None
+    return None if ".." in found.path.parts else found
+
+
+def freezer_of(process: int) -> Freezer | None:
+    """Return what the container of its first process is frozen by; None where that cannot be seen."""
+    found = freezer(_text(f"/proc/{process}/cgroup"))
+    return found if found is not None and found.path.exists() else None
 
 
 def thaw_group(first: int) -> bool:
     """Thaw the cgroup of a process; say whether it was frozen. A CRIU that died at the wrong moment leaves it so, and
     containerd, which did not freeze it, would not know. OSError when it is frozen and cannot be written."""
-    frozen = [each for each in freezers(first) if _text(str(each.path)).strip() != each.off]
-    for each in frozen:
-        each.path.write_text(each.off, encoding="ascii")
-    return bool(frozen)
+    switch = freezer_of(first)
+    if switch is None or _text(str(switch.path)).strip() == switch.off:
+        return False
+    switch.path.write_text(switch.off, encoding="ascii")
+    return True
 
 
 def _threads(process: int) -> list[int]:

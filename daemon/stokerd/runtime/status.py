@@ -66,9 +66,16 @@ _OUT_OF_TIME = re.compile(
 """gRPC's and Go's own words, which tell nothing that the status does not."""
 
 
+_OF_CORE = "Internal error from Core"
+"""What grpc.aio says, as INTERNAL, of a message that it could not send since the stream has ended. That hides the
+status with which it ended (https://github.com/grpc/grpc/issues/36066)."""
+
+
 def runtime_error(error: grpc.aio.AioRpcError, call: str) -> RuntimeFailure:
     """Return our error for what *call* (the method's short name) raised."""
     code, details = error.code(), redact(error.details() or "")
+    if code is grpc.StatusCode.INTERNAL and details == _OF_CORE:
+        return ended(call)
     kind = _ERRORS.get(code, RuntimeFailure)
     if code in _NO_STATUS:
         kind = next((each for pattern, each in _SAYINGS if pattern.search(details)), kind)
@@ -95,6 +102,11 @@ def closed(call: str) -> RuntimeUnavailable:
     return RuntimeUnavailable(f"the connection to containerd was closed ({call})", call=call)
 
 
+def ended(call: str) -> RuntimeUnavailable:
+    """Return the error of a stream that containerd, which ends none before it was read, has ended all the same."""
+    return RuntimeUnavailable(f"containerd ended {call} before its end", status="INTERNAL", call=call)
+
+
 def was_cancelled() -> bool:
     """Tell a task that was cancelled from a call that was: closing a channel cancels the calls over it, and gRPC lets
     whoever awaits one see the same CancelledError."""
@@ -113,6 +125,9 @@ async def guarded(call: str, awaitable: Awaitable[T], observe: Observer) -> T:
     except grpc.aio.UsageError as error:  # the channel was closed before the call
         status = "CLOSED"
         raise closed(call) from error
+    except grpc.aio.InternalError as error:  # a stream that has ended cannot be half-closed
+        status = "INTERNAL"
+        raise ended(call) from error
     except asyncio.CancelledError:
         status = "CANCELLED"
         if was_cancelled():

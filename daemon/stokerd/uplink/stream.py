@@ -104,7 +104,7 @@ class Stream:
         except TimeoutError:
             raise Broken("the coordinator did not answer in time") from None
         except grpc.aio.AioRpcError as error:
-            raise Broken(f"{error.code().name}: {error.details()}") from None
+            raise ended(error) from None
         except asyncio.InvalidStateError:
             raise Broken(f"{(await call.code()).name}: {await call.details()}") from None
         except msgspec.DecodeError as error:
@@ -223,6 +223,14 @@ class Stream:
                 return message, now
             _log.error("the coordinator cannot be told of this", document=name, why=document.problem)
         return None, due
+
+
+def ended(error: grpc.aio.AioRpcError) -> Broken:
+    """Say how a stream has ended. Of one that ended while a message was on its way gRPC says INTERNAL, and hides the
+    coordinator's own words (https://github.com/grpc/grpc/issues/36066); they come with the next try."""
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core":
+        return Broken("the coordinator ended the stream while it was written to")
+    return Broken(f"{error.code().name}: {error.details()}")
 
 
 def _first(error: BaseExceptionGroup[BaseException]) -> BaseException:

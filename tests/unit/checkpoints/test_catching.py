@@ -107,13 +107,37 @@ def test_a_cgroup_that_is_not_there_is_left_alone() -> None:
     assert not catching.thaw_group(0)
 
 
+V1 = "/sys/fs/cgroup/freezer/k8s.io/c/freezer.state"
+
+
+@pytest.mark.parametrize(
+    ("groups", "path"),
+    [
+        ("9:name=systemd:/k8s.io/c\n6:freezer:/k8s.io/c\n0::/\n", V1),
+        # A hybrid machine: runc makes a group in v2, too, or leaves it where containerd is.
+        ("6:freezer:/k8s.io/c\n0::/k8s.io/c\n", V1),
+        ("6:freezer:/k8s.io/c\n0::/system.slice/containerd.service\n", V1),
+        ("0::/system.slice/containerd.service\n6:cpu,freezer:/k8s.io/c\n", V1),
+        ("0::/kubepods/pod1/c\n", "/sys/fs/cgroup/kubepods/pod1/c/cgroup.freeze"),
+        ("0::/a:b/c\n", "/sys/fs/cgroup/a:b/c/cgroup.freeze"),
+        ("4:memory:/k8s.io/c\n", None),
+        ("6:freezer:/../outside\n", None),
+        ("0::/../outside\n", None),
+        ("", None),
+    ],
+)
+def test_one_cgroup_alone_is_that_of_the_container(groups: str, path: str | None) -> None:
+    found = catching.freezer(groups)
+    assert (None if found is None else str(found.path)) == path
+
+
 @pytest.mark.parametrize(("name", "on", "off"), [("freezer.state", "FROZEN", "THAWED"), ("cgroup.freeze", "1", "0")])
 def test_only_what_is_frozen_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, on: str, off: str
 ) -> None:
     """Where cgroups are seen and cannot be written, one that is not frozen holds nothing up."""
     switch = Freezer(tmp_path / name, on, off)
-    monkeypatch.setattr(catching, "freezers", lambda _pid: (switch,))
+    monkeypatch.setattr(catching, "freezer_of", lambda _pid: switch)
     switch.path.write_text(f"{off}\n")
     assert not catching.thaw_group(1)
     assert switch.path.read_text() == f"{off}\n"

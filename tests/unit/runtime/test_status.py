@@ -229,3 +229,9 @@ class TestGuarded:
             async with asyncio.timeout(0):
                 await guarded("c", asyncio.Event().wait(), observe)
         assert statuses == ["CANCELLED", "CANCELLED", "CANCELLED"]
+
+
+def test_a_stream_that_has_ended_means_that_containerd_is_away() -> None:
+    error = runtime_error(failed(Code.INTERNAL, "Internal error from Core"), "content.Write")
+    assert type(error) is RuntimeUnavailable
+    assert (error.status, error.call, error.retryable) == ("INTERNAL", "content.Write", True)

@@ -40,12 +40,13 @@ class Machine:
         self.chain = answer.chain or self.chain
         return answer
 
-    async def connect(self, bench: Bench, node: str, *, address: str = "", chain: bytes | None = None) -> Any:
-        """Return the first answer to a greeting as *node*."""
+    def channel(self, bench: Bench, *, address: str = "", chain: bytes | None = None) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(bench.nodes.authority, self.path.read_bytes(), chain or self.chain)
-        async with grpc.aio.secure_channel(
-            address or bench.nodes.ports.link, credentials, options=FakeNode.OPTIONS
-        ) as channel:
+        return grpc.aio.secure_channel(address or bench.nodes.ports.link, credentials, options=FakeNode.OPTIONS)
+
+    async def connect(self, bench: Bench, node: str, *, chain: bytes | None = None) -> Any:
+        """Return the first answer to a greeting as *node*."""
+        async with self.channel(bench, chain=chain) as channel:
             return (await FakeNode(channel).greet(node)).first
 
 
@@ -60,8 +61,9 @@ async def test_a_node_speaks_for_itself_alone(tmp_path: Path) -> None:
         assert isinstance(refused, Refused)
         assert refused.reason == "WrongName"
         # The address for those without a certificate is none for streams.
-        with pytest.raises(grpc.aio.AioRpcError, match="Method not found"):
-            await machine.connect(bench, "n1", address=bench.nodes.ports.join)
+        async with machine.channel(bench, address=bench.nodes.ports.join) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="Method not found"):
+                await FakeNode(channel).hear()
 
 
 @pytest.mark.parametrize(
