@@ -112,7 +112,8 @@ class RuntimeNotFound(RuntimeFailure):
 
 
 class RuntimeBusy(RuntimeFailure):
-    """The runtime is doing something with the object already, for somebody who may have gone."""
+    """The runtime is doing something with the object already, for somebody who may have gone; or the object does not
+    keep still for what is to be done."""
 
     reason = "RuntimeBusy"
     retryable = True

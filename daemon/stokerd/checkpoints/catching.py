@@ -107,6 +107,23 @@ def thaw_group(first: int) -> bool:
     return True
 
 
+def halted(first: int, container_id: str) -> bool:
+    """Say whether a container that runs, as containerd sees it, stands all the same, or soon will."""
+    switch = freezer_of(first)
+    return (switch is not None and _text(str(switch.path)).strip() != switch.off) or being_frozen(container_id)
+
+
+def being_frozen(container_id: str) -> bool:
+    """Say whether a runc is about to freeze the container: it goes on although nobody waits for it any more."""
+    for process in Path("/proc").iterdir():
+        # The name first: reading the arguments of a process may have to wait for it, if it is stuck in the kernel.
+        if process.name.isdigit() and "run" in _text(f"{process}/comm"):
+            arguments = _text(f"{process}/cmdline").split("\0")
+            if "pause" in arguments and container_id in arguments:
+                return True
+    return False
+
+
 def _threads(process: int) -> list[int]:
     try:
         return [int(thread.name) for thread in Path(f"/proc/{process}/task").iterdir()]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Container
 import msgspec
 import structlog
 
-from stokerd.checkpoints.catching import thaw_group
+from stokerd.checkpoints.catching import halted
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.freezing import Dumpers, dump_ended, end, thaw
 from stokerd.checkpoints.model import CHECKPOINT_LABEL, OWNER_LABEL, root_name
@@ -107,17 +107,24 @@ async def _undo(runtime: NativeRuntime, shelf: Shelf, checkpoint: str, dumpers: 
         done.left.append(checkpoint)
         return
     intent = await asyncio.to_thread(shelf.intent, checkpoint)
-    if intent is not None and not intent.was_paused:
-        task = await runtime.tasks.get(intent.container_id)
-        if task is not None and task.state in {"paused", "pausing"}:
-            if not await thaw(runtime, intent.container_id):
-                done.left.append(checkpoint)
-                return
-            done.thawed.append(intent.container_id)
-        elif task is not None and task.state == "running" and await asyncio.to_thread(thaw_group, task.pid):
-            done.thawed.append(intent.container_id)
+    if intent is not None and not intent.was_paused and not await _let_go(runtime, intent.container_id, done):
+        done.left.append(checkpoint)
+        return
     await remove(runtime, shelf, checkpoint)
     done.removed.append(checkpoint)
+
+
+async def _let_go(runtime: NativeRuntime, container_id: str, done: Converged) -> bool:
+    """Thaw a container that was to stand for a moment; False when it does not go on yet. A runc or CRIU that was ended
+    at the wrong moment leaves the cgroup frozen, and containerd does not know."""
+    task = await runtime.tasks.get(container_id)
+    if task is None or task.state not in {"running", "paused", "pausing"}:
+        return True
+    if task.state != "running" or await asyncio.to_thread(halted, task.pid, container_id):
+        if not await thaw(runtime, container_id):
+            return False
+        done.thawed.append(container_id)
+    return True
 
 
 async def _strays(
@@ -154,9 +161,7 @@ async def _pauses(runtime: NativeRuntime, shelf: Shelf, busy: Container[str], do
         task = await runtime.tasks.get(pause.container_id)
         if task is not None and pause.state == "paused" and task.state == "paused":
             continue
-        if task is not None and pause.state == "pausing" and task.state in {"paused", "pausing"}:
-            if not await thaw(runtime, pause.container_id):
-                done.left.append(pause.container_id)
-                continue
-            done.thawed.append(pause.container_id)
+        if pause.state == "pausing" and not await _let_go(runtime, pause.container_id, done):
+            done.left.append(pause.container_id)
+            continue
         await asyncio.to_thread(shelf.drop_pause, pause.container_id)

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 
+from stokerd.checkpoints.catching import being_frozen, thaw_group
 from stokerd.checkpoints.ending import settled, to_the_end
-from stokerd.errors import RuntimeFailure, RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable
+from stokerd.errors import RuntimeBusy, RuntimeFailure, RuntimeNotFound, RuntimeTimeout, RuntimeUnavailable
 from stokerd.runtime.protocol import NativeRuntime
 
 _log = structlog.get_logger("checkpoints")
 _THAW_TRIES = 40
 _THAW_PAUSE = 0.25
 """Together as long as a containerd needs to come back; after that, the next reconciliation thaws."""
+_FREEZE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Between the tries to freeze; each of them takes runc a second or so."""
 _DUMPER_PAUSE = 0.05
 _KILL = 9
 _END_TIMEOUT = 10.0
@@ -33,11 +37,16 @@ class Freeze:
     def __init__(self, runtime: NativeRuntime, container_id: str, *, ours: bool) -> None:
         self._runtime, self.id, self.ours = runtime, container_id, ours
         self.thawed, self.kept = True, False
+        self._given_up = asyncio.Event()
 
     async def pause(self) -> None:
         if self.ours:
             self.thawed = False  # a pause that is broken off may take effect nevertheless
-            await self._runtime.tasks.pause(self.id)
+            await freeze(self._runtime, self.id, self._given_up)
+
+    def give_up(self) -> None:
+        """Do not try again to freeze it."""
+        self._given_up.set()
 
     async def thaw(self) -> None:
         if not self.thawed and not self.kept:
@@ -49,14 +58,25 @@ async def held(*freezes: Freeze) -> AsyncIterator[None]:
     """Hold the containers frozen within the block: all stand when it begins, and all are thawed at its end, whatever
     happens in between."""
     try:
-        pausing = asyncio.gather(*(each.pause() for each in freezes), return_exceptions=True)
-        cancelled = await settled(pausing)
-        failed = next((error for error in pausing.result() if error is not None), cancelled)
-        if failed is not None:
-            raise failed
+        await stand(*freezes)
         yield
     finally:
         await to_the_end(_thaw_all(freezes), f"thaw {', '.join(each.id for each in freezes)}")
+
+
+async def stand(*freezes: Freeze) -> None:
+    """Freeze the containers. A call that is under way is waited for, also by who is cancelled: it would take effect
+    after whatever is done against it."""
+    pausing = asyncio.gather(*(each.pause() for each in freezes), return_exceptions=True)
+    cancelled = await settled(pausing, partial(_give_up, freezes))
+    failed = cancelled or next((error for error in pausing.result() if error is not None), None)
+    if failed is not None:
+        raise failed
+
+
+def _give_up(freezes: Sequence[Freeze]) -> None:
+    for each in freezes:
+        each.give_up()
 
 
 async def _thaw_all(freezes: Sequence[Freeze]) -> None:
@@ -65,25 +85,61 @@ async def _thaw_all(freezes: Sequence[Freeze]) -> None:
             group.create_task(each.thaw(), name=f"thaw {each.id}")
 
 
+async def freeze(runtime: NativeRuntime, container_id: str, given_up: asyncio.Event | None = None) -> None:
+    """Freeze a container. RuntimeBusy when its processes do not stand after some tries, or *given_up* is set.
+
+    On cgroup v1 runc gives up after a second where processes keep appearing, or wait for a disk, and leaves it to its
+    caller to try again (https://github.com/opencontainers/runc/pull/4388).
+    """
+    given_up, pauses = given_up or asyncio.Event(), iter(_FREEZE_PAUSES)
+    while True:
+        try:
+            await runtime.tasks.pause(container_id)
+        except RuntimeBusy as error:
+            pause = next(pauses, None)
+            if pause is None or given_up.is_set():
+                why = f"the processes of container {container_id} could not be frozen in time: {error.message}"
+                hint = "try again when they start fewer others, or when disk and CPU are less busy"
+                raise RuntimeBusy(why, status=error.status, call=error.call, hint=hint) from None
+            _log.info("a container could not be frozen; trying again", container=container_id, why=error.message)
+        else:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await given_up.wait()
+
+
 async def thaw(runtime: NativeRuntime, container_id: str) -> bool:
-    """Let the container run again; say whether it is certain that it does (or is gone). Tries for some seconds."""
+    """Let the container run again; say whether it is certain that it does (or is gone). Tries for some seconds.
+
+    Where a runc is still at work for a caller that is gone, or was ended meanwhile, containerd says that it runs: the
+    process and the cgroup tell.
+    """
     for attempt in range(_THAW_TRIES):
         if attempt:
             await asyncio.sleep(_THAW_PAUSE)
         try:
             task = await runtime.tasks.get(container_id)
-            if task is None or task.state not in {"paused", "pausing"}:
+            if task is None:
+                return True
+            if task.state not in {"paused", "pausing"}:
+                if await asyncio.to_thread(being_frozen, container_id):
+                    continue
+                if await asyncio.to_thread(thaw_group, task.pid):
+                    _log.warning("a cgroup was frozen without containerd's knowledge; thawed", container=container_id)
                 return True
             await runtime.tasks.resume(container_id)
         except RuntimeNotFound:
             return True
         except (RuntimeUnavailable, RuntimeTimeout) as error:
             _log.debug("cannot thaw yet", container=container_id, why=error.message)
+        except OSError as error:
+            _log.warning("cannot thaw; trying again", container=container_id, why=f"{error.filename}: {error.strerror}")
         except RuntimeFailure as error:
             _log.warning("cannot thaw; trying again", container=container_id, why=error.message)
         else:
             return True
-    _log.error("a container stays frozen until containerd is back", container=container_id)
+    _log.error("a container stays frozen; it is tried again later", container=container_id)
     return False
 
 

@@ -18,7 +18,7 @@ from stokerd.checkpoints.criu import NODE_CONFIG
 from stokerd.checkpoints.ending import to_the_end
 from stokerd.checkpoints.errors import CheckpointDamaged, CheckpointError
 from stokerd.checkpoints.exporting import Exporter
-from stokerd.checkpoints.freezing import Dumpers, thaw
+from stokerd.checkpoints.freezing import Dumpers, Freeze, stand, thaw
 from stokerd.checkpoints.holding import Holder
 from stokerd.checkpoints.importing import Importer, ImportWish
 from stokerd.checkpoints.manifest import Group, Manifest
@@ -349,7 +349,7 @@ class Checkpoints:
             if task.state == "running":
                 await asyncio.to_thread(shelf.write_pause, Pause(container_id, "pausing", since))
                 try:
-                    await self._runtime.tasks.pause(container_id)
+                    await stand(Freeze(self._runtime, container_id, ours=True))
                 except BaseException:
                     await to_the_end(self._unpause(shelf, container_id), f"undo the pause of {container_id}")
                     raise

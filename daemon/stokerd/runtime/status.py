@@ -55,9 +55,11 @@ _SAYINGS: tuple[tuple[re.Pattern[str], type[RuntimeFailure]], ...] = (
     (re.compile(r"^failed to reserve (?:container|sandbox) name "), RuntimeAlreadyExists),
     (re.compile(r"\bcontainer is (?:already )?in (?:starting|removing) state"), RuntimeBusy),
     (re.compile(r"\bcontainer is in CONTAINER_[A-Z]+ state"), RuntimeInvalid),
+    (re.compile(r"\bpause failed: (?:unable to freeze|timeout of \S+ reached waiting for the cgroup)\b"), RuntimeBusy),
     (re.compile(r'^sandbox container "[^"]*" is not running'), RuntimeInvalid),
 )
-"""What CRI says of pods and containers, whose statuses tell nothing: UNKNOWN in 1.x, now and then another in 2.x."""
+"""What CRI and runc say of pods and containers, whose statuses tell nothing: UNKNOWN in 1.x, now and then another in
+2.x."""
 
 _NO_STATUS = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION})
 _OUT_OF_TIME = re.compile(

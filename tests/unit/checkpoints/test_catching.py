@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stokerd.checkpoints import catching, converging, taking
+from stokerd.checkpoints import catching, converging, freezing, taking
 from stokerd.checkpoints.catching import Freezer, Held, caught, family, still
 from stokerd.checkpoints.errors import CheckpointError
 from stokerd.checkpoints.preflight import Facts, fits_into_dump
@@ -270,7 +270,8 @@ async def test_a_stokerd_that_dies_in_a_dump_leaves_no_cgroup_frozen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(monkeypatch)
-    monkeypatch.setattr(converging, "thaw_group", watched.thawed.append)
+    monkeypatch.setattr(converging, "halted", lambda *_words: True)
+    monkeypatch.setattr(freezing, "thaw_group", watched.thawed.append)
     container = bench.container()
     hold = bench.runtime.hold("tasks.Checkpoint", times=1)
     dead = asyncio.create_task(bench.room.create(container))

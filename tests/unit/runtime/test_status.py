@@ -100,6 +100,9 @@ def test_out_of_time_in_the_words_of_containerd() -> None:
         ("failed to exec in container: container is in CONTAINER_CREATED state", RuntimeInvalid),
         ('failed to set starting state for container "ab": container is already in starting state', RuntimeBusy),
         ('sandbox container "ab" is not running', RuntimeInvalid),
+        ("OCI runtime pause failed: unable to freeze", RuntimeBusy),
+        ("OCI runtime pause failed: unable to freeze: unknown", RuntimeBusy),
+        ("OCI runtime pause failed: timeout of 10s reached waiting for the cgroup to freeze", RuntimeBusy),
     ],
 )
 def test_what_cri_says_without_a_status(code: grpc.StatusCode, details: str, kind: type[RuntimeFailure]) -> None:
