@@ -20,7 +20,9 @@ _THAW_TRIES = 40
 _THAW_PAUSE = 0.25
 """Together as long as a containerd needs to come back; after that, the next reconciliation thaws."""
 _FREEZE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Between the tries to freeze; each of them takes runc a second or so."""
+"""Between the tries to freeze; each of them takes runc a second or so, ten on cgroup v2."""
+_FREEZE_SECONDS = 20.0
+"""After that it is not tried again."""
 _DUMPER_PAUSE = 0.05
 _KILL = 9
 _END_TIMEOUT = 10.0
@@ -91,22 +93,31 @@ async def freeze(runtime: NativeRuntime, container_id: str, given_up: asyncio.Ev
     On cgroup v1 runc gives up after a second where processes keep appearing, or wait for a disk, and leaves it to its
     caller to try again (https://github.com/opencontainers/runc/pull/4388).
     """
-    given_up, pauses = given_up or asyncio.Event(), iter(_FREEZE_PAUSES)
-    while True:
+    given_up, clock = given_up or asyncio.Event(), asyncio.get_running_loop().time
+    end_at, failed = clock() + _FREEZE_SECONDS, RuntimeBusy("")
+    for pause in (*_FREEZE_PAUSES, 0.0):
         try:
             await runtime.tasks.pause(container_id)
         except RuntimeBusy as error:
-            pause = next(pauses, None)
-            if pause is None or given_up.is_set():
-                why = f"the processes of container {container_id} could not be frozen in time: {error.message}"
-                hint = "try again when they start fewer others, or when disk and CPU are less busy"
-                raise RuntimeBusy(why, status=error.status, call=error.call, hint=hint) from None
-            _log.info("a container could not be frozen; trying again", container=container_id, why=error.message)
+            failed = error
         else:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await given_up.wait()
+        if not pause or clock() > end_at:
+            break
+        _log.info("a container could not be frozen; trying again", container=container_id, why=failed.message)
+        if await _happens(given_up, pause):
+            break
+    why = f"the processes of container {container_id} could not be frozen in time: {failed.message}"
+    hint = "try again when they start fewer others, or when disk and CPU are less busy"
+    raise RuntimeBusy(why, status=failed.status, call=failed.call, hint=hint)
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for something that may happen within this time; say whether it has."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 async def thaw(runtime: NativeRuntime, container_id: str) -> bool:

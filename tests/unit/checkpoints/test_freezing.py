@@ -87,6 +87,18 @@ async def test_one_that_never_stands_goes_on(bench: Bench, act: Act) -> None:
     assert (await bench.new_room().converge()).thawed == []
 
 
+async def test_slow_tries_are_few(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freezing, "_FREEZE_SECONDS", 0.0)
+    container = bench.container()
+    restless(bench, 2)
+    with pytest.raises(RuntimeBusy):
+        await bench.room.pause(container)
+    assert bench.runs(container)
+    with pytest.raises(RuntimeBusy):
+        await bench.room.pause(container)
+    await bench.room.pause(container)
+
+
 @ACTS
 async def test_who_does_not_wait_any_more_is_not_held_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Act
