@@ -1,9 +1,10 @@
 """Which switches are one domain, and which nodes are at home in it. Pure, and incremental.
 
-Two switches are alike if at least three fifths of the nodes on either are on both: the rails of a rack are, also with
-some links missing; a border or storage switch that touches every rack is not, or is like a much larger one at most.
-Alike switches form a group. A node is at home in the group that it has most links to; in the smaller one, if two have
-as many.
+Two switches are alike if more than three fifths of the nodes on either are on both (three of five are enough): the
+rails of a rack are, also with some links missing; a border or storage switch that touches every rack is not, or is like
+a much larger one at most.
+Alike switches form a group. A node is at home in the group that it has most links to; if two have as many, in the one
+that reaches fewer nodes, or has more switches: one that missing links and stray cables have set apart is no domain.
 
 ``put`` says what a node hangs on, ``settle`` brings groups and homes up to date. Only groups around what was put are
 looked at, and the result is the same as if all had been put at once.
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 _FEW = 2
+_ENOUGH = (3, 5)
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -153,8 +155,11 @@ class Leaves:
         found = []
         for other, count in shared.items():
             others = len(self.nodes[other])
-            if 5 * count >= 3 * (size + others - count) or (
-                size + others == _FEW + 1 and self._lacks_a_link(switch, other)
+            union = size + others - count
+            if (
+                5 * count > 3 * union
+                or (count, union) == _ENOUGH
+                or (size + others == _FEW + 1 and self._lacks_a_link(switch, other))
             ):
                 found.append(other)
         return found
@@ -208,7 +213,7 @@ class Leaves:
         for switch, count in links.items():
             gid = self.group_of[switch]
             counts[gid] = counts.get(gid, 0) + count
-        return min(counts, key=lambda gid: (-counts[gid], self._girth[gid], gid))
+        return min(counts, key=lambda gid: (-counts[gid], self._girth[gid], -len(self.groups[gid]), gid))
 
     def _forget(self) -> None:
         for switch in self._touched:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker_coordinator.hypernodes.leaves import Leaves
 
 Cabling = Mapping[str, str]
 """Of each node: its switches, one letter each; twice for two links."""
+
+
+_NONE: Mapping[str, str] = {}
 
 
 def settled(cabling: Cabling, *, alone: bool = False) -> Leaves:
@@ -102,13 +105,31 @@ def racks(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
                 links[node]["border"] = 1
     for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=2, unique=True)):
         del links[node][f"{rack_of[node]}s{draw(st.integers(0, rails - 1))}"]
-    for node in draw(st.lists(st.sampled_from(sorted(links)), max_size=2, unique=True)):
-        other = draw(st.integers(0, count - 1))
-        links[node][f"r{other}s{draw(st.integers(0, rails - 1))}"] = 1
+    # On different switches: one that has two of five cables missing or astray may be taken for the border's.
+    switches = [f"r{other}s{rail}" for other in range(count) for rail in range(rails)]
+    ends = draw(st.lists(st.sampled_from(switches), max_size=2, unique=True))
+    nodes = st.lists(st.sampled_from(sorted(links)), min_size=len(ends), max_size=len(ends), unique=True)
+    for node, end in zip(draw(nodes), ends, strict=True):
+        links[node][end] = 1
+    return links, rack_of
+
+
+def two_racks(
+    *, border: bool = False, missing: Mapping[str, str] = _NONE, astray: Mapping[str, str] = _NONE
+) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
+    """Return two racks of five nodes and three rails; of some nodes one link is missing, others have one too many."""
+    rack_of = {f"r{rack}n{number}": f"r{rack}" for rack in range(2) for number in range(5)}
+    links = {node: {f"{rack}s{rail}": 1 for rail in range(3)} for node, rack in rack_of.items()}
+    for node, own in links.items():
+        own.pop(missing.get(node, ""), None)
+        own.update({switch: 1 for switch in (astray.get(node), "border" if border else None) if switch})
     return links, rack_of
 
 
 @given(racks())
+@example(two_racks(missing={"r1n0": "r1s0", "r1n1": "r1s1"}, astray={"r0n0": "r1s0", "r0n1": "r1s0"}))
+@example(two_racks(missing={"r0n0": "r0s0", "r0n1": "r0s1"}, astray={"r1n0": "r0s2", "r1n1": "r0s2"}))
+@example(two_racks(border=True, astray={"r0n0": "r1s0", "r1n0": "r0s0"}))
 @settings(max_examples=200, deadline=None)
 def test_racks_are_found_with_links_missing_and_cables_astray(
     drawn: tuple[dict[str, dict[str, int]], dict[str, str]],
